@@ -17,6 +17,7 @@ from coremltools.optimize.torch.palettization import (
 )
 from coremltools.optimize.torch.quantization import LinearQuantizer, LinearQuantizerConfig
 from mlprogram import MLProgram
+from mlprogram.kernels import native
 import numpy as np
 import pytest
 import torch
@@ -138,6 +139,11 @@ COMPRESSIONS = {
         [quantize(dtype="int4", granularity="per_block", block_size=16)],
         {SCALED},
     ),
+    "int4 blocks of 32": (  # which a product reads as they are
+        "iOS18",
+        [quantize(dtype="int4", granularity="per_block", block_size=32)],
+        {SCALED},
+    ),
     "uint4 blocks": (
         "iOS18",
         [quantize(mode="linear", dtype="uint4", granularity="per_block", block_size=4)],
@@ -196,8 +202,8 @@ def constants(path) -> set[str]:
 
 #: One of each op, in programs of single precision too: scales and palettes have their dtype.
 IN_FULL = (
-    "iOS16 lut4", "iOS16 int8", "lut4 scaled channels", "lut3 of vectors", "int4 blocks", "sparse",
-    "sparse lut4 groups", "sparse int8",
+    "iOS16 lut4", "iOS16 int8", "lut4 scaled channels", "lut3 of vectors", "int4 blocks",
+    "int4 blocks of 32", "sparse", "sparse lut4 groups", "sparse int8",
 )  # fmt: skip
 
 
@@ -225,6 +231,11 @@ def test_compressed_weights(models, name, precision, tmp_path):
     expected = {"y": net(torch.from_numpy(X)).numpy()}
     half = 1e-5 if precision == ct.precision.FLOAT32 else 2e-3
     found = agree(path, [{"x": X}], [expected], half, single=1e-5)
+    if name == "int4 blocks of 32" and native.instruction_set() not in (None, "plain"):
+        program = MLProgram(path)
+        program.predict({"x": X})
+        made = [w for w in program._shared.values() if isinstance(w, native.Weight)]
+        assert 32 in [w._matrix.block for w in made]
     for way, (one,) in zip(WAYS, found, strict=True):
         other = MLProgram(plain, None, way[0], optimize=way[1]).predict({"x": X})
         same(one, other, 1e-5 if way[0] == "fp32" else half, "decompressed")

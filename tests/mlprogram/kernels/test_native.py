@@ -13,8 +13,10 @@ import torch
 
 needs_compiler = pytest.mark.skipif(not native.available(), reason=native.status()[1])
 
-FORMS = ("single", "half", "int8", "int8-half", "palette")
-SHAPES = [(1, 32, 1), (7, 96, 1), (192, 576, 1), (50, 64, 2), (13, 160, 64), (6, 1536, 70)]
+FORMS = ("single", "half", "int8", "int8-half", "palette", "blocks")
+BLOCK = dict.fromkeys(FORMS, 0) | {"blocks": 32}
+SHAPES = [(1, 32, 1), (7, 96, 1), (192, 576, 1), (50, 64, 2), (9, 800, 6), (13, 160, 64)]
+SHAPES += [(6, 1536, 70)]
 
 
 def make(form: str, rows: int, columns: int, seed: int = 0):
@@ -31,10 +33,14 @@ def make(form: str, rows: int, columns: int, seed: int = 0):
             return data, table, data.float() * table[:, None]
         table = table.half()
         return data, table, (data.float() * table.float()[:, None]).half().float()
-    groups = next(g for g in (3, 2, 1) if rows % g == 0)
-    table = torch.randn(groups, 16, generator=random)
     nibbles = torch.randint(0, 16, (rows, columns), generator=random, dtype=torch.uint8)
     data = nibbles[:, 0::2] | nibbles[:, 1::2] << 4  # the even column in the low half of a byte
+    if form == "blocks":
+        table = (torch.rand(rows, columns // 32, generator=random) ** 9).half()
+        int4 = (nibbles.float() + 8) % 16 - 8
+        return data, table, (int4 * table.float().repeat_interleave(32, 1)).half().float()
+    groups = next(g for g in (3, 2, 1) if rows % g == 0)
+    table = torch.randn(groups, 16, generator=random)
     return data, table, table.repeat_interleave(rows // groups, 0).gather(1, nibbles.long())
 
 
@@ -49,7 +55,7 @@ def test_products_are_torchs(form, rows, columns, tokens, dtype, with_bias):
     x = torch.randn(1, columns, 1, tokens).to(dtype)
     expected = dense.double() @ x[0, :, 0].double() + (bias.double()[:, None] if with_bias else 0)
     scale = (dense.double().abs() @ x[0, :, 0].double().abs()).clamp(min=1)
-    weight = native.Weight(data, dtype, table, bias)
+    weight = native.Weight(data, dtype, table, bias, BLOCK[form])
     first = weight.channels_first(x)
     last = weight.channels_last(x[0, :, 0].t()[None])
     assert first.shape == (1, rows, 1, tokens) and last.shape == (1, tokens, rows)
@@ -64,9 +70,9 @@ def test_products_are_torchs(form, rows, columns, tokens, dtype, with_bias):
 @pytest.mark.parametrize("form", FORMS)
 def test_each_weight_is_read_to_the_bit(form):
     """Ties, and what scales to less than half precision's normal numbers, included."""
-    columns = 64 if form == "palette" else 57
+    columns = 64 if form in ("palette", "blocks") else 57
     data, table, dense = make(form, 96, columns, seed=1)
-    weight = native.Weight(data, torch.float32, table)
+    weight = native.Weight(data, torch.float32, table, block=BLOCK[form])
     several, one = torch.eye(columns), torch.eye(columns)[:, None]
     assert torch.equal(weight.channels_last(several), dense.t())
     assert torch.equal(torch.cat([weight.channels_last(x) for x in one]), dense.t())
@@ -77,7 +83,7 @@ def test_each_weight_is_read_to_the_bit(form):
 def test_torch_multiplies_expanded_rows(form, monkeypatch):
     """As where it does so faster than the kernels; and in more than one go."""
     data, table, dense = make(form, 24, 96)
-    weight = native.Weight(data, torch.float16, table, torch.arange(24.0))
+    weight = native.Weight(data, torch.float16, table, torch.arange(24.0), BLOCK[form])
     x = torch.randn(1, 96, 1, 5).half()
     ours = weight.channels_first(x)
     monkeypatch.setattr(native, "several_by_torch", lambda: True)
@@ -114,6 +120,34 @@ def test_infinities_and_nan_come_through():
     assert torch.isinf(weight.channels_first(x)).all()  # 32 x 60,000 is beyond fp16
     x[0, 3] = float("nan")
     assert torch.isnan(weight.channels_first(x)).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("rows, open_slots", [(3, 1500), (3, 700), (24, 1500), (70, 1100)])
+def test_attention_over_many_slots_is_the_same_in_any_number_of_threads(
+    rows, open_slots, dtype, monkeypatch
+):
+    """Threads share the slots of three heads; slots that are closed and empty change nothing."""
+    q, mask = torch.randn(3, rows, 64).to(dtype), torch.zeros(1, 1501).to(dtype)
+    cache = [torch.randn(3, n, 64).to(dtype) / 4 for n in (1500, 1, 1500, 1)]
+    for part in (cache[0], cache[2]):
+        part[:, open_slots:] = 0
+    mask[:, open_slots:1500] = -40000
+    found = []
+    for count in (1, 2, 5):
+        monkeypatch.setattr(native_ops, "threads", lambda count=count: count)
+        run = native_ops.attention((3, rows, 64), (1500, 1), 1, dtype)
+        found.append(run(q, mask, *cache))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    keys, values = torch.cat(cache[:2], 1).double(), torch.cat(cache[2:], 1).double()
+    expected = (q.double() @ keys.mT + mask.double()).softmax(-1) @ values
+    exactness = 2**-6 if dtype == torch.float16 else 2**-16
+    assert torch.allclose(found[0].double(), expected, rtol=exactness, atol=exactness)
+    short = [cache[0][:, :open_slots], cache[1], cache[2][:, :open_slots], cache[3]]
+    run = native_ops.attention((3, rows, 64), (open_slots, 1), 1, dtype)
+    short_mask = torch.cat([mask[:, :open_slots], mask[:, 1500:]], 1)
+    assert torch.equal(run(q, short_mask, *[part.contiguous() for part in short]), found[0])
 
 
 @needs_compiler

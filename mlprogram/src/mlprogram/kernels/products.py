@@ -9,6 +9,7 @@ Letters: R rows and C columns of a weight; G palettes.
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 from mlprogram.analysis.constants import Constants, Expansion, Known
@@ -91,20 +92,23 @@ def _weight(
     """The weight for the compiled products, made once for all functions of the package."""
     key = ("weight", constants.identity(factor), constants.identity(bias), dtype)
     if key not in constants.shared:
-        data, table = _compressed(constants, factor) or (_dense(constants, factor), None)
+        found = _compressed(constants, factor) or (_dense(constants, factor), None, 0)
+        data, table, block = found
         if data.dtype not in native.KINDS or not native.pays(data.dtype, dtype):
             raise Unfit(f"no kernel for weights of {data.dtype} pays here")
         added = None if bias is None else constants.tensor(bias)
-        _check(data, table, added)
-        constants.shared[key] = native.Weight(data, dtype, table, added)
+        _check(data, table, added, block)
+        constants.shared[key] = native.Weight(data, dtype, table, added, block)
     return constants.shared[key]
 
 
-def _check(data: Tensor, table: Tensor | None, bias: Tensor | None) -> None:
+def _check(data: Tensor, table: Tensor | None, bias: Tensor | None, block: int) -> None:
     """Raise ValueError unless table and bias have the lengths that the compiled code reads."""
     fits = bias is None or bias.shape == data.shape[:1]
     if data.dtype == torch.int8:
         fits = fits and table is not None and table.shape == data.shape[:1]
+    elif block:
+        fits = fits and table is not None and table.shape == (len(data), data.shape[1] * 2 // block)
     elif data.dtype == torch.uint8:
         fits = fits and table is not None and table.shape[1:] == (16,)
         fits = fits and table is not None and len(data) % len(table) == 0
@@ -119,8 +123,10 @@ def _dense(constants: Constants, factor: Known) -> Tensor:
     return constants.stored(factor).flatten(1)
 
 
-def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor] | None:
-    """(data, table) of a weight that can stay compressed: int8 or int4 by row, palettes of 16."""
+def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor, int] | None:
+    """(data, table, block) of a weight that can stay compressed: int8 or int4 by row, int4 by
+    blocks of columns, palettes of 16. block: 0 but for int4 by blocks.
+    """
     if not isinstance(factor, Expansion):
         return None
     operation, (rows, columns) = factor.operation, factor.type.sizes[:2]
@@ -132,15 +138,21 @@ def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor] | 
         inputs[key] = value
     if operation.type == "constexpr_blockwise_shift_scale":
         data, scale = inputs["data"], inputs["scale"]
-        by_row = scale.type.shape[:1] == (rows,) and set(scale.type.shape[1:]) == {1}
-        if not by_row or "offset" in inputs:
+        count, *others = scale.type.sizes
+        blocks = prod(others)
+        if count != rows or blocks not in others[:1] or "offset" in inputs or not blocks:
             return None
-        scales = constants.stored(scale).reshape(rows)
-        if data.type.dtype == "int8":
-            return constants.stored(data).flatten(1), scales
-        if data.type.dtype != "int4":
-            return None
-        return _nibbles(data, rows, columns, _multiples(scales))
+        scales = constants.stored(scale).reshape(rows, blocks)
+        if data.type.dtype == "int8" and blocks == 1:
+            return constants.stored(data).flatten(1), scales.flatten(), 0
+        if data.type.dtype == "int4" and blocks == 1:
+            return _nibbles(data, rows, columns, _multiples(scales.flatten()))
+        block, rest = divmod(columns, blocks)
+        # Plain kernels take longer over the 16 values of a block than over 32 halves.
+        by_block = data.type.dtype == "int4" and block % 32 == 0 and rest == 0
+        if by_block and native.instruction_set() != "plain":
+            return _nibbles(data, rows, columns, scales, block)
+        return None
     if operation.type == "constexpr_lut_to_dense" and "shape" not in inputs:
         indices, lut = inputs["indices"], inputs["lut"]
         groups, *others, entries, vector = lut.type.sizes
@@ -151,13 +163,16 @@ def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor] | 
 
 
 def _nibbles(
-    values: Constant, rows: int, columns: int, table: Tensor
-) -> tuple[Tensor, Tensor] | None:
-    """Packed nibbles and their table; None if not in a file, or if no kernel takes such rows."""
+    values: Constant, rows: int, columns: int, table: Tensor, block: int = 0
+) -> tuple[Tensor, Tensor, int] | None:
+    """Packed nibbles, their table, and the block.
+
+    None if they are not in a file, or if no kernel takes such rows.
+    """
     packed = values.packed()
     if packed is None or columns % 32:
         return None
-    return torch.from_numpy(packed).reshape(rows, columns // 2), table
+    return torch.from_numpy(packed).reshape(rows, columns // 2), table, block
 
 
 def _multiples(scales: Tensor) -> Tensor:

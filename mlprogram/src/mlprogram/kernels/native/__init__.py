@@ -53,6 +53,7 @@ class _Matrix(ctypes.Structure):
         ("kind", ctypes.c_int32),
         ("half_activations", ctypes.c_int32),
         ("half_weights", ctypes.c_int32),
+        ("block", ctypes.c_int32),
     )
 
 
@@ -131,7 +132,8 @@ class Weight:
     data: float32, float16 or int8 (R, C), or packed nibbles, uint8 (R, C/2), with C a multiple of
     32. table: a scale for each row of int8 (R,), or the palettes of nibbles (G, 16), each for R/G
     rows; what a float16 scale makes is rounded to float16. bias: (R,) or None. dtype: of
-    activations, float16 or float32.
+    activations, float16 or float32. block: a multiple of 32 where nibbles are int4 and the table is
+    a scale for each so many columns of a row, (R, C/block).
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class Weight:
         dtype: torch.dtype,
         table: Tensor | None = None,
         bias: Tensor | None = None,
+        block: int = 0,
     ):
         self.rows, columns = data.shape
         packed = data.dtype == torch.uint8
@@ -160,6 +163,7 @@ class Weight:
             kind=KINDS[data.dtype],
             half_activations=dtype == torch.float16,
             half_weights=half_weights,
+            block=block,
         )
         self._address = ctypes.addressof(self._matrix)
         self._matvec, self._matmat = kernel("matvec"), kernel("matmat")

@@ -1,5 +1,4 @@
-/* Attention in one pass: softmax(scale q K^T + mask) V, with keys and values in up to two parts, the
- * cache and the new rows. Slots that the mask closes to every row take no time while they are empty.
+/* Attention in one pass: softmax(scale q K^T + mask) V, over the slots that slots.h finds.
  *
  * In half precision each step rounds where the ops that it stands for round: scores, scaled scores,
  * masked scores, weights (and what they are made of, where softmax is spelled out), the sum of each
@@ -8,136 +7,72 @@
  * Letters: B key/value heads, M query rows that share one, D head size, N slots of both parts, A
  * slots that are read.
  */
-#include "lanes.h"
-#include "pool.h"
+#include "slots.h"
 
 #include <stdatomic.h>
 
-#define CLOSED -30000 /* a slot with this or less added to its score is closed */
-#define FAINT 100     /* e^-100 counts as 0 */
-#define FEW 8         /* query rows for which reading the keys row by row is faster */
-#define BLOCKS 4      /* blocks of rows that a thread takes at a time */
-#define ALONE 100000  /* products below which another thread is not worth asking */
+#define FAINT 100        /* e^-100 counts as 0 */
+#define MANY (10 * ROWS) /* query rows that a thread takes at a time */
+#define FEW 8            /* query rows up to which vectors go along a key */
+#define KEYS (4 * ROWS)  /* keys whose scores are put in their places together */
+#define PIECE 512        /* slots that are summed alone; threads share them where heads are few */
+#define NEAR 2048        /* bytes that keys and values are fetched ahead */
+#define ALONE 100000     /* products below which another thread is not worth asking */
 
-typedef struct {
-    int64_t heads, rows, depth, slots[2]; /* B, M, D, and N of each part, 0 for none */
-    int64_t mask_rows;                    /* which take turns over the rows; 0 without a mask */
-    int32_t is_half, rounding;
-    float scale;
-} Attention;
-
-typedef struct {
-    int64_t *open;      /* (A) */
-    int64_t count, old; /* A, and how many of them are in the first part */
-} Slots;
-
-/* Where in a row of scores the k-th slot read has its place: the second part begins with a lane of
- * its own, so that slots of the first that are closed change no sum, whatever they hold. */
-static inline int64_t place(const Slots *s, int64_t k)
+/* Slots from .. *to of the p-th piece: none is of both parts. */
+static int64_t piece(const Slots *s, int64_t p, int64_t *to)
 {
-    return k < s->old ? k : k - s->old + ROUND_UP(s->old, LANES);
+    int64_t first = (s->old + PIECE - 1) / PIECE;
+    int64_t from = p < first ? p * PIECE : s->old + (p - first) * PIECE;
+    *to = MIN(from + PIECE, p < first ? s->old : s->count);
+    return from;
 }
 
-/* The row of slot j of head b, of keys or values in two parts. */
-static inline const char *slot(const Attention *a, const void *const *parts, int64_t b, int64_t j)
+static int64_t count_pieces(const Slots *s)
 {
-    int64_t size = a->is_half ? 2 : 4, second = j >= a->slots[0];
-    if (second) j -= a->slots[0];
-    return (const char *)parts[second] + (b * a->slots[second] + j) * a->depth * size;
+    return (s->old + PIECE - 1) / PIECE + (s->count - s->old + PIECE - 1) / PIECE;
 }
 
 typedef struct {
     const Attention *shape;
-    const void *const *keys, *const *values;
-    char *open; /* (N) */
-} Search;
+    const void *q, *mask, *const *keys, *const *values;
+    void *out;
+    Slots slots;
+    int64_t width;
+    struct Block *blocks;     /* all of them, where threads share their pieces */
+    atomic_int failed, faint; /* no memory; a slot that was left out has a say */
+} Job;
 
-/* Opens the slots in which some heads have a key or a value other than zero. */
-static void some_caches(void *context, int64_t from, int64_t to)
+/* Up to MANY query rows of a head, n from `row` on, and room for them: q as columns (D, span) or,
+ * of few rows, as rows (n, padded); scores (n, width); the sums of both parts (2, height, padded);
+ * a row of the mask (N), and what it adds to scores (width). Of one piece, or of each: its sums
+ * (height, padded), and values (DEPTH, padded). Rows may be long: none is on the stack. */
+typedef struct Block {
+    const Job *job;
+    int64_t b, row, n;
+    float *q, *scores, *sums, *mask, *added, *parts, *values;
+} Block;
+
+/* Makes a block's room, which is freed by `q`. Returns whether there is memory. */
+static int make_room(Block *block, const Job *j, int64_t pieces)
 {
-    const Search *p = context;
-    const Attention *a = p->shape;
-    int64_t N = a->slots[0] + a->slots[1], bytes = a->depth * (a->is_half ? 2 : 4);
-    for (int64_t b = from; b < to; b++)
-        for (int64_t j = 0; j < N; j++)
-            if (!p->open[j] && !(is_zero(slot(a, p->keys, b, j), bytes) &&
-                                 is_zero(slot(a, p->values, b, j), bytes)))
-                p->open[j] = 1;
+    const Attention *a = j->shape;
+    int64_t rows = MIN(MANY, a->rows), padded = ROUND_UP(a->depth, LANES), total = 0;
+    int64_t height = ROUND_UP(rows, ROWS) * padded, N = a->slots[0] + a->slots[1];
+    int64_t sizes[] = {padded * ROUND_UP(rows, LANES), rows * j->width, 2 * height, N, j->width,
+                       pieces * height, pieces * DEPTH * padded};
+    float **room[] = {&block->q, &block->scores, &block->sums, &block->mask,
+                      &block->added, &block->parts, &block->values};
+    for (int k = 0; k < 7; k++) total += sizes[k];
+    float *next = malloc(total * sizeof(float));
+    for (int k = 0; k < 7 && next; k++) *room[k] = next, next += sizes[k];
+    block->job = j;
+    return next != NULL;
 }
 
-static Slots all_slots(const Attention *a, int64_t *found)
+static inline lanes rounded(const Attention *a, lanes v)
 {
-    int64_t N = a->slots[0] + a->slots[1];
-    for (int64_t j = 0; j < N; j++) found[j] = j;
-    return (Slots){found, N, a->slots[0]};
-}
-
-/* Slots that have a say in the result: those that the mask leaves open to some row, and those that
- * hold something, which may be large enough to show through the mask, or not a number. All of them
- * where some row has none that is open, or without memory. A slot that is left out scores CLOSED at
- * most: it has a say in rows whose open slots score no more than that, which `weigh` looks for. */
-static Slots find_slots(const Attention *a, const void *mask, const void *const *keys,
-                        const void *const *values, int64_t *found, int threads)
-{
-    int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
-    Slots s = {found, 0, 0};
-    float *line = malloc(N * (sizeof(float) + 1));
-    char *open = (char *)(line + N);
-    int every_row = line != NULL && a->mask_rows > 0;
-    if (line) memset(open, 0, N);
-    for (int64_t i = 0; i < a->mask_rows && every_row; i++) {
-        char any = 0;
-        widen((const char *)mask + i * N * size, a->is_half, N, line, N);
-        for (int64_t j = 0; j < N; j++) {
-            char is_open = !(line[j] <= CLOSED);
-            open[j] |= is_open;
-            any |= is_open;
-        }
-        every_row = any;
-    }
-    Search search = {a, keys, values, open};
-    if (every_row) share(some_caches, &search, a->heads, 1, threads);
-    for (int64_t j = 0; j < N && every_row; j++)
-        if (open[j]) {
-            s.old += j < a->slots[0];
-            found[s.count++] = j;
-        }
-    free(line);
-    return every_row ? s : all_slots(a, found);
-}
-
-/* sums (n, width) = x (n, K), whose rows are `across` apart, times y (K, width); n <= ROWS. */
-static void tile_rows(const float *x, int64_t across, int64_t n, int64_t K, const float *y,
-                      float *sums, int64_t width)
-{
-    float w[ROWS * DEPTH];
-    memset(w, 0, sizeof w);
-    memset(sums, 0, ROWS * width * sizeof(float));
-    for (int64_t k = 0; k < K; k += DEPTH) {
-        int64_t part = MIN(DEPTH, K - k), t = 0;
-        for (int64_t i = 0; i < n; i++)
-            memcpy(w + i * DEPTH, x + i * across + k, part * sizeof(float));
-        for (; t + WIDE * LANES <= width; t += WIDE * LANES)
-            wide_tile(w, y + k * width + t, sums + t, part, width, width);
-        for (; t < width; t += LANES) slim_tile(w, y + k * width + t, sums + t, part, width, width);
-    }
-}
-
-/* What a thread works with: q (ROWS, D), scores (ROWS, width), sums of both parts (2, ROWS, padded),
- * a row of the mask (N), and one of values (padded). Rows may be long: none is on the stack. */
-typedef struct {
-    float *q, *scores, *sums, *added, *line;
-} Room;
-
-/* Room for a thread, to be freed by its first part; without memory that is NULL. */
-static Room make_room(const Attention *a, int64_t width)
-{
-    int64_t padded = ROUND_UP(a->depth, LANES), N = a->slots[0] + a->slots[1];
-    float *all = malloc((ROWS * (width + 3 * padded) + N + padded) * sizeof(float));
-    if (!all) return (Room){0};
-    float *scores = all + ROWS * padded, *sums = scores + ROWS * width;
-    float *added = sums + 2 * ROWS * padded;
-    return (Room){all, scores, sums, added, added + N};
+    return a->is_half && a->rounding != AS_ONE ? nearest_half(v) : v;
 }
 
 static void round_some(const Attention *a, float *line, int64_t width)
@@ -165,25 +100,31 @@ static float spelled_out(const Attention *a, float *line, int64_t n, int64_t wid
 
 /* Scores (n, A) to weights, in place, with the rounding of add and softmax. Returns whether a slot
  * that was left out might have a say in some row. */
-static int weigh(const Attention *a, const Slots *s, const void *mask, int64_t row, int64_t n,
-                 const Room *room, int64_t width)
+static int weigh(const Block *block)
 {
+    const Attention *a = block->job->shape;
+    const Slots *s = &block->job->slots;
+    const void *mask = block->job->mask;
     int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
+    int64_t n = block->n, row = block->row, width = block->job->width;
     int64_t start = ROUND_UP(s->old, LANES), end = place(s, s->count);
     int faint = 0;
     for (int64_t i = 0; i < n; i++) {
-        float *line = room->scores + i * width;
-        if (i == 0 ? a->mask_rows > 0 : a->mask_rows > 1)
-            widen((const char *)mask + (row + i) % a->mask_rows * N * size, a->is_half, N,
-                  room->added, N);
-        round_some(a, line, width);
-        if (a->scale != 1) {
-            for (int64_t k = 0; k < width; k += LANES) *(lanes *)(line + k) *= a->scale;
-            round_some(a, line, width);
+        float *line = block->scores + i * width;
+        if (i == 0 ? a->mask_rows > 0 : a->mask_rows > 1) {
+            const char *from = (const char *)mask + (row + i) % a->mask_rows * N * size;
+            int64_t front = s->front;
+            widen(from, a->is_half, front, block->added, front);
+            widen(from + front * size, a->is_half, N - front, block->mask + front, N - front);
+            for (int64_t k = front; k < s->count; k++)
+                block->added[place(s, k)] = block->mask[s->open[k]];
         }
-        for (int64_t k = 0; a->mask_rows && k < s->count; k++)
-            line[place(s, k)] += room->added[s->open[k]];
-        round_some(a, line, width);
+        for (int64_t k = 0; k < end; k += LANES) {
+            lanes v = rounded(a, load_single(line + k));
+            if (a->scale != 1) v = rounded(a, v * a->scale);
+            if (a->mask_rows) v = rounded(a, v + load_single(block->added + k));
+            *(lanes *)(line + k) = v;
+        }
         for (int64_t k = s->old; k < start; k++) line[k] = -INFINITY; /* no slot's: weight 0 */
         int open = a->rounding != AS_ONE; /* a row that is not weighs nothing, as in torch */
         for (int64_t k = 0; k < end && !open; k++) open = line[k] != -INFINITY;
@@ -196,131 +137,204 @@ static int weigh(const Attention *a, const Slots *s, const void *mask, int64_t r
     return faint && s->count < N;
 }
 
-/* Few rows: each key and value is read as it lies. q (n, D) -> out (n, D). Returns what `weigh`
- * does. */
-static int few_rows(const Attention *a, const Slots *s, const void *const *keys,
-                    const void *const *values, const void *mask, int64_t b, int64_t row, int64_t n,
-                    const Room *room, int64_t width)
+static inline void fetch(const char *row, int64_t bytes)
 {
-    int64_t D = a->depth, padded = ROUND_UP(D, LANES);
-    float *q = room->q, *scores = room->scores, *sums = room->sums, *line = room->line;
-    for (int64_t k = 0; k < s->count; k++) {
-        const char *key = slot(a, keys, b, s->open[k]);
-        for (int64_t i = 0; i < n; i++)
-            scores[i * width + place(s, k)] =
-                a->is_half ? dot_half((const half *)key, q + i * D, D)
-                           : dot_single((const float *)key, q + i * D, D);
-    }
-    int faint = weigh(a, s, mask, row, n, room, width);
-    memset(sums, 0, 2 * ROWS * padded * sizeof(float));
-    for (int64_t k = 0; k < s->count; k++) {
-        widen(slot(a, values, b, s->open[k]), a->is_half, D, line, padded);
-        for (int64_t i = 0; i < n; i++) {
-            float *to = sums + (i + (k >= s->old ? ROWS : 0)) * padded;
-            for (int64_t d = 0; d < padded; d += LANES)
-                *(lanes *)(to + d) += scores[i * width + place(s, k)] * load_single(line + d);
-        }
-    }
-    return faint;
+    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line + NEAR);
 }
 
-/* The open keys of head b as columns, (D, width), and values as rows, (width, padded). */
-static void gather(const Attention *a, const Slots *s, const void *const *keys,
-                   const void *const *values, int64_t b, float *columns, float *rows, int64_t width)
+/* The number-th block of rows, of one head after the other. */
+static void take_queries(Block *block, int64_t number)
 {
-    int64_t D = a->depth, padded = ROUND_UP(D, LANES);
-    for (int64_t k = 0; k < s->count; k++) {
-        int64_t at = place(s, k);
-        float *line = rows + at * padded; /* of the key at first */
-        widen(slot(a, keys, b, s->open[k]), a->is_half, D, line, padded);
-        for (int64_t d = 0; d < D; d++) columns[d * width + at] = line[d];
-        widen(slot(a, values, b, s->open[k]), a->is_half, D, line, padded);
+    const Attention *a = block->job->shape;
+    int64_t D = a->depth, padded = ROUND_UP(D, LANES), blocks = (a->rows + MANY - 1) / MANY;
+    block->b = number / blocks, block->row = number % blocks * MANY;
+    block->n = MIN(MANY, a->rows - block->row);
+    int64_t n = block->n, span = ROUND_UP(n, LANES), size = a->is_half ? 2 : 4;
+    const char *q = (const char *)block->job->q + (block->b * a->rows + block->row) * D * size;
+    memset(block->q, 0, padded * span * sizeof(float));
+    for (int64_t i = 0; i < n; i++) {
+        float *line = n > FEW ? block->values : block->q + i * padded;
+        widen(q + i * D * size, a->is_half, D, line, padded);
+        for (int64_t d = 0; d < D && n > FEW; d++) block->q[d * span + i] = line[d];
     }
 }
 
-/* Rows of the result from the sums of both parts: (ROWS, padded) each. */
-static void finish(const Attention *a, float *sums, int64_t n, char *out)
+/* y (ROWS, span) = the dot products of ROWS keys at most with n query rows. */
+static void score_some(const Attention *a, const char *const *keys, int64_t some, int64_t n,
+                       const float *q, float *y, int64_t span)
 {
     int64_t D = a->depth, padded = ROUND_UP(D, LANES), size = a->is_half ? 2 : 4;
-    round_some(a, sums, 2 * ROWS * padded);
-    for (int64_t i = 0; i < n; i++) {
-        float *old = sums + i * padded, *new = old + ROWS * padded;
+    int64_t step = n > FEW ? DEPTH : LONG;
+    float w[ROWS * LONG];
+    lanes sums[(FEW + 4) * ROWS];
+    if (n > FEW)
+        memset(y, 0, ROWS * span * sizeof(float));
+    else
+        memset(sums, 0, ROUND_UP(n, 4) * ROWS * sizeof(lanes));
+    for (int64_t d = 0; d < D; d += step) {
+        int64_t part = MIN(step, D - d);
+        for (int64_t e = 0; e < ROWS; e++)
+            widen(keys[MIN(e, some - 1)] + d * size, a->is_half, part, w + e * step,
+                  ROUND_UP(part, LANES));
+        if (n > FEW) add_tiles(w, q + d * span, y, part, span);
+        for (int64_t i = 0; i < n && n <= FEW; i += WIDE)
+            wide_dots(w, q + i * padded + d, sums + i * ROWS, part, padded);
+    }
+    for (int64_t e = 0; e < ROWS && n <= FEW; e++)
+        for (int64_t i = 0; i < n; i += 4) four_sums(sums + i * ROWS + e, ROWS, y + e * span + i);
+}
+
+/* Scores of query rows with the keys of a piece. */
+static void score(const Block *block, int64_t p)
+{
+    const Job *j = block->job;
+    const Attention *a = j->shape;
+    int64_t to, n = block->n, span = ROUND_UP(n, LANES), bytes = a->depth * (a->is_half ? 2 : 4);
+    float y[KEYS * ROUND_UP(MANY, LANES)];
+    for (int64_t k = piece(&j->slots, p, &to); k < to; k += KEYS) {
+        int64_t some = MIN(KEYS, to - k);
+        const char *key[KEYS];
+        float *out = block->scores + place(&j->slots, k);
+        for (int64_t e = 0; e < some; e++) {
+            key[e] = slot(a, j->keys, block->b, j->slots.open[k + e]);
+            fetch(key[e], bytes);
+        }
+        for (int64_t e = 0; e < some; e += ROWS)
+            score_some(a, key + e, MIN(ROWS, some - e), n, block->q, y + e * span, span);
+        for (int64_t i = 0; i < n; i++, out += j->width)
+            for (int64_t e = 0; e < some; e++) out[e] = y[e * span + i];
+    }
+}
+
+/* parts (n, padded), the at-th, = the weights of a piece times its values. */
+static void add_values(const Block *block, int64_t p, int64_t at)
+{
+    const Job *j = block->job;
+    const Attention *a = j->shape;
+    int64_t D = a->depth, padded = ROUND_UP(D, LANES), size = a->is_half ? 2 : 4, n = block->n, to;
+    int64_t height = ROUND_UP(n, ROWS) * padded;
+    float w[ROWS * DEPTH], *sums = block->parts + at * height;
+    float *values = block->values + at * DEPTH * padded;
+    memset(sums, 0, height * sizeof(float));
+    for (int64_t k = piece(&j->slots, p, &to); k < to; k += DEPTH) {
+        int64_t part = MIN(DEPTH, to - k);
+        for (int64_t e = 0; e < part; e++) {
+            const char *value = slot(a, j->values, block->b, j->slots.open[k + e]);
+            fetch(value, D * size);
+            widen(value, a->is_half, D, values + e * padded, padded);
+        }
+        for (int64_t i = 0; i < n; i += ROWS) {
+            if (i + ROWS > n) memset(w, 0, sizeof w);
+            for (int64_t r = 0; r < MIN(ROWS, n - i); r++)
+                memcpy(w + r * DEPTH, block->scores + (i + r) * j->width + place(&j->slots, k),
+                       part * sizeof(float));
+            add_tiles(w, values, sums + i * padded, part, padded);
+        }
+    }
+}
+
+/* The sums of a piece to those of its part. */
+static void add_up(const Block *block, int64_t p, int64_t at)
+{
+    const Slots *s = &block->job->slots;
+    int64_t height = ROUND_UP(block->n, ROWS) * ROUND_UP(block->job->shape->depth, LANES), to;
+    float *sums = block->sums + (piece(s, p, &to) < s->old ? 0 : height);
+    if (p == 0) memset(block->sums, 0, 2 * height * sizeof(float));
+    for (int64_t i = 0; i < height; i += LANES)
+        *(lanes *)(sums + i) += load_single(block->parts + at * height + i);
+}
+
+/* Rows of the result from the sums of both parts, whole blocks of ROWS rows each. */
+static void finish(const Block *block)
+{
+    const Attention *a = block->job->shape;
+    int64_t D = a->depth, padded = ROUND_UP(D, LANES), size = a->is_half ? 2 : 4;
+    int64_t second = ROUND_UP(block->n, ROWS) * padded;
+    char *out = (char *)block->job->out + (block->b * a->rows + block->row) * D * size;
+    round_some(a, block->sums, 2 * second);
+    for (int64_t i = 0; i < block->n; i++) {
+        float *old = block->sums + i * padded, *new = old + second;
         for (int64_t d = 0; d < D; d++) old[d] += new[d];
         narrow(old, D, out + i * D * size, a->is_half);
     }
 }
 
-typedef struct {
-    const Attention *shape;
-    const void *q, *mask, *const *keys, *const *values;
-    void *out;
-    Slots slots;
-    float *gathered; /* of each head: keys as columns, then values as rows; NULL for few rows */
-    int64_t width;
-    atomic_int failed, faint; /* no memory; a slot that was left out has a say */
-} Job;
-
-static void some_heads(void *context, int64_t from, int64_t to)
-{
-    Job *j = context;
-    const Attention *a = j->shape;
-    int64_t D = a->depth, padded = ROUND_UP(D, LANES), head = j->width * (D + padded);
-    for (int64_t b = from; b < to; b++)
-        gather(a, &j->slots, j->keys, j->values, b, j->gathered + b * head,
-               j->gathered + b * head + D * j->width, j->width);
-}
-
-/* Blocks of ROWS rows, of one head after the other. */
+/* Blocks whose pieces one thread takes, one after the other. */
 static void some_blocks(void *context, int64_t from, int64_t to)
 {
     Job *j = context;
-    const Attention *a = j->shape;
-    const Slots *s = &j->slots;
-    int64_t D = a->depth, M = a->rows, padded = ROUND_UP(D, LANES), width = j->width;
-    int64_t blocks = (M + ROWS - 1) / ROWS, size = a->is_half ? 2 : 4;
-    Room room = make_room(a, width);
-    if (!room.q) {
-        j->failed = 1;
-        return;
+    Block block = {0};
+    if (!make_room(&block, j, 1)) j->failed = 1;
+    for (int64_t number = from; number < to && !j->failed && !j->faint; number++) {
+        int64_t pieces = count_pieces(&j->slots);
+        take_queries(&block, number);
+        for (int64_t p = 0; p < pieces; p++) score(&block, p);
+        if (weigh(&block)) j->faint = 1;
+        for (int64_t p = 0; p < pieces; p++) add_values(&block, p, 0), add_up(&block, p, 0);
+        finish(&block);
     }
-    float *q = room.q, *scores = room.scores, *sums = room.sums;
-    for (int64_t block = from; block < to && !j->faint; block++) {
-        int64_t b = block / blocks, row = block % blocks * ROWS, n = MIN(ROWS, M - row);
-        int64_t at = (b * M + row) * D * size;
-        widen((const char *)j->q + at, a->is_half, n * D, q, n * D);
-        if (j->gathered) {
-            const float *columns = j->gathered + b * width * (D + padded);
-            const float *lines = columns + D * width;
-            tile_rows(q, D, n, D, columns, scores, width);
-            if (weigh(a, s, j->mask, row, n, &room, width)) j->faint = 1;
-            tile_rows(scores, width, n, s->old, lines, sums, padded);
-            int64_t start = ROUND_UP(s->old, LANES);
-            tile_rows(scores + start, width, n, s->count - s->old, lines + start * padded,
-                      sums + ROWS * padded, padded);
-        } else if (few_rows(a, s, j->keys, j->values, j->mask, b, row, n, &room, width)) {
-            j->faint = 1;
-        }
-        finish(a, sums, n, (char *)j->out + at);
+    free(block.q);
+}
+
+/* Pieces of all blocks. */
+static void some_scores(void *context, int64_t from, int64_t to)
+{
+    Job *j = context;
+    int64_t pieces = count_pieces(&j->slots);
+    for (int64_t i = from; i < to; i++) score(j->blocks + i / pieces, i % pieces);
+}
+
+static void some_weights(void *context, int64_t from, int64_t to)
+{
+    Job *j = context;
+    for (int64_t i = from; i < to; i++)
+        if (weigh(j->blocks + i)) j->faint = 1;
+}
+
+static void some_values(void *context, int64_t from, int64_t to)
+{
+    Job *j = context;
+    int64_t pieces = count_pieces(&j->slots);
+    for (int64_t i = from; i < to; i++) add_values(j->blocks + i / pieces, i % pieces, i % pieces);
+}
+
+/* Fewer blocks than keep the threads busy: each step's pieces are shared. */
+static void share_pieces(Job *j, int64_t blocks, int64_t pieces, int threads)
+{
+    j->blocks = calloc(blocks, sizeof(Block));
+    if (!j->blocks) j->failed = 1;
+    for (int64_t i = 0; i < blocks && !j->failed; i++)
+        if (make_room(j->blocks + i, j, pieces))
+            take_queries(j->blocks + i, i);
+        else
+            j->failed = 1;
+    if (!j->failed) {
+        share(some_scores, j, blocks * pieces, 1, threads);
+        share(some_weights, j, blocks, 1, threads);
+        share(some_values, j, blocks * pieces, 1, threads);
     }
-    free(room.q);
+    for (int64_t i = 0; i < blocks && j->blocks; i++) {
+        for (int64_t p = 0; p < pieces && !j->failed; p++) add_up(j->blocks + i, p, p);
+        if (!j->failed) finish(j->blocks + i);
+        free(j->blocks[i].q);
+    }
+    free(j->blocks);
 }
 
 /* Attention over some slots. Returns 0, 1 if others have a say, or -1 where there is no memory. */
 static int attend(Job *j, Slots slots, int threads)
 {
     const Attention *a = j->shape;
-    int64_t D = a->depth, blocks = a->heads * ((a->rows + ROWS - 1) / ROWS);
+    while (slots.front < slots.old && slots.open[slots.front] == slots.front) slots.front++;
     j->slots = slots;
     j->width = ROUND_UP(place(&slots, slots.count), LANES);
     j->failed = j->faint = 0;
-    int few = a->rows <= FEW;
-    j->gathered = NULL;
-    if (!few) j->gathered = calloc(a->heads * j->width * (D + ROUND_UP(D, LANES)), sizeof(float));
-    if (!few && !j->gathered) return -1;
-    if (a->heads * a->rows * slots.count * D < ALONE) threads = 1;
-    if (!few) share(some_heads, j, a->heads, 1, threads);
-    share(some_blocks, j, blocks, few ? 1 : BLOCKS, threads);
-    free(j->gathered);
+    if (a->heads * a->rows * slots.count * a->depth < ALONE) threads = 1;
+    int64_t blocks = a->heads * ((a->rows + MANY - 1) / MANY), pieces = count_pieces(&j->slots);
+    if (blocks < 4 * threads && blocks % threads && pieces > 2)
+        share_pieces(j, blocks, pieces, threads);
+    else
+        share(some_blocks, j, blocks, 1, threads);
     return j->failed ? -1 : j->faint;
 }
 

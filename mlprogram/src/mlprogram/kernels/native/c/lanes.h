@@ -128,7 +128,8 @@ static inline float softmax_row(float *line, int64_t n)
 
 /* --- a row times x ---------------------------------------------------------------------------- */
 
-#define AHEAD 4096 /* bytes; the hardware's own prefetch stops at each page */
+/* To the second cache, 6 kB ahead: the hardware's own prefetch stops at each page. */
+#define prefetch(p) __builtin_prefetch((const char *)(p) + 6144, 0, 2)
 #define PARTS (LANES == 4 ? 8 : 4) /* sums at the same time: adding takes a few cycles */
 #define STEP (4 * CHUNK)
 #define UNROLLED _Pragma("GCC unroll 16") /* what is indexed by the loop stays in registers */
@@ -145,7 +146,7 @@ static inline __attribute__((always_inline)) void add_product(lanes *part, chunk
         int64_t i = 0;                                                                           \
         for (; i + STEP <= columns; i += STEP) {                                                 \
             for (unsigned line = 0; line < sizeof(type); line++)                                 \
-                __builtin_prefetch((const char *)(w + i) + AHEAD + 64 * line);                   \
+                prefetch((const char *)(w + i) + 64 * line);                                     \
             UNROLLED for (int k = 0; k < STEP / CHUNK; k++)                                      \
                 add_product(part + k * VECTORS % PARTS, load(w + i + k * CHUNK),                 \
                             x + i + k * CHUNK);                                                  \
@@ -172,15 +173,14 @@ DOT(dot_scaled, int8_t, SCALED, float scale)
 
 #define DEPTH 128 /* columns at a time: so many rows of X, 32 kB, stay in the first cache */
 
-/* y (ROWS, LANES vectors) += w (ROWS, n) x (n, LANES vectors); a row of x is `across` elements long. */
+/* y (ROWS, LANES vectors) += w (ROWS, n) x (n, LANES vectors); rows of x and y `across` apart. */
 #define TILE(name, vectors)                                                                      \
-    static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t across,  \
-                            int64_t stride)                                                       \
+    static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t across)  \
     {                                                                                            \
         lanes total[ROWS][vectors];                                                              \
         for (int r = 0; r < ROWS; r++)                                                           \
             for (int j = 0; j < vectors; j++)                                                    \
-                total[r][j] = load_single(y + r * stride + LANES * j);                           \
+                total[r][j] = load_single(y + r * across + LANES * j);                           \
         for (int64_t c = 0; c < n; c++, x += across) {                                           \
             lanes v[vectors];                                                                    \
             for (int j = 0; j < vectors; j++) v[j] = load_single(x + LANES * j);                 \
@@ -189,10 +189,42 @@ DOT(dot_scaled, int8_t, SCALED, float scale)
         }                                                                                        \
         for (int r = 0; r < ROWS; r++)                                                           \
             for (int j = 0; j < vectors; j++)                                                    \
-                *(lanes *)(y + r * stride + LANES * j) = total[r][j];                            \
+                *(lanes *)(y + r * across + LANES * j) = total[r][j];                            \
     }
 
 TILE(wide_tile, WIDE)
+TILE(half_tile, 2)
 TILE(slim_tile, 1)
+
+/* y (ROWS, width) += w (ROWS, n) x (n, width), of whole vectors. */
+static inline void add_tiles(const float *w, const float *x, float *y, int64_t n, int64_t width)
+{
+    int64_t i = 0;
+    for (; i + WIDE * LANES <= width; i += WIDE * LANES) wide_tile(w, x + i, y + i, n, width);
+    for (; i + 2 * LANES <= width; i += 2 * LANES) half_tile(w, x + i, y + i, n, width);
+    if (i < width) slim_tile(w, x + i, y + i, n, width);
+}
+
+#define LONG 768 /* columns at a time where vectors go along them */
+
+/* y (tokens, ROWS), a vector each, += x (tokens, n) times w (ROWS, n), lane by lane. Rows of w are
+ * LONG apart, and of x `across`; zeros fill them up to whole vectors. */
+#define DOTS(name, tokens)                                                                       \
+    static inline void name(const float *w, const float *x, lanes *y, int64_t n, int64_t across)  \
+    {                                                                                            \
+        lanes total[tokens][ROWS];                                                               \
+        memcpy(total, y, sizeof total);                                                          \
+        for (int64_t c = 0; c < n; c += LANES) {                                                 \
+            lanes v[ROWS];                                                                       \
+            for (int r = 0; r < ROWS; r++) v[r] = load_single(w + r * LONG + c);                 \
+            for (int t = 0; t < tokens; t++)                                                     \
+                for (int r = 0; r < ROWS; r++)                                                   \
+                    total[t][r] += v[r] * load_single(x + t * across + c);                       \
+        }                                                                                        \
+        memcpy(y, total, sizeof total);                                                          \
+    }
+
+DOTS(wide_dots, WIDE)
+DOTS(slim_dots, 1)
 
 #endif

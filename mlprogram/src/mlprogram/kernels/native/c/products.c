@@ -13,41 +13,81 @@
 
 #define PART 49152 /* bytes of weights that a thread takes at a time */
 #define TILES 8    /* tiles of rows that it takes of a product of several tokens, .. */
-#define SPAN 256   /* .. so many tokens at a time */
+#define SPAN 64    /* .. so many tokens at a time, which lie together */
+#define FEW (3 * LANES / 4) /* tokens up to which vectors go along the columns */
 
 enum { SINGLE, HALF, INT8, PALETTE16 };
 static const int64_t BITS[] = {32, 16, 8, 4};
 
 typedef struct {
     const void *weight;
-    const float *table; /* INT8: a scale for each row. PALETTE16: 16 values for each `group` rows */
+    const float *table; /* INT8: a scale for each row. PALETTE16: 16 values for each `group` rows,
+                         * or a scale for each `block` columns of a row, whose nibbles are int4 */
     const float *bias;  /* one for each row, or NULL */
     int64_t rows, columns, group;
     int32_t kind, half_activations; /* half_activations: x and y are half, not float32 */
-    int32_t half_weights;           /* INT8: what scaling makes is rounded to half */
+    int32_t half_weights, block;    /* what scaling makes is rounded to half; 0 without blocks */
 } Matrix;
 
-/* Where a column's activation goes: most processors look up 16 even columns, then 16 odd ones. */
+/* Where a column's activation goes. */
 static inline int64_t place(const Matrix *m, int64_t c)
 {
-#if defined(PALETTE_IN_ORDER)
-    return c;
-#else
-    return m->kind == PALETTE16 ? (c & ~31) | (c & 1) << 4 | (c & 31) >> 1 : c;
-#endif
+    return m->kind == PALETTE16 ? (c & ~31) | PLACE((c & 31)) : c;
 }
 
 /* --- one token: y = W x ---------------------------------------------------------------------- */
 
 static float dot_palette16(const uint8_t *w, const Palette *p, const float *x, int64_t columns)
 {
-    lanes part[2 * VECTORS] = {{0}};
-    for (int64_t i = 0; i < columns; i += 2 * CHUNK) {
-        chunk first, second;
-        if (i % 128 == 0) __builtin_prefetch(w + i / 2 + AHEAD);
+    lanes part[PARTS] = {{0}};
+    chunk first, second;
+    int64_t i = 0;
+    for (; i + STEP <= columns; i += STEP) {
+        prefetch(w + i / 2);
+        UNROLLED for (int k = 0; k < STEP / CHUNK; k += 2) {
+            look_up(p, w + (i + k * CHUNK) / 2, &first, &second);
+            add_product(part + k * VECTORS % PARTS, first, x + i + k * CHUNK);
+            add_product(part + (k + 1) * VECTORS % PARTS, second, x + i + (k + 1) * CHUNK);
+        }
+    }
+    if (i < columns) {
         look_up(p, w + i / 2, &first, &second);
         add_product(part, first, x + i);
-        add_product(part + VECTORS, second, x + i + CHUNK);
+        add_product(part + VECTORS % PARTS, second, x + i + CHUNK);
+    }
+    for (int k = 1; k < PARTS; k++) part[0] += part[k];
+    return sum(part[0]);
+}
+
+/* The 16 values that int4 has in a block. The product with a scale that is a half has 15 bits, so
+ * that it is exact in float32, and is rounded once, to half, as the package declares; with a scale
+ * in float32 the multiplication rounds, as it does there. */
+static inline void scaled_table(float scale, int half_weights, float *table)
+{
+    static const float int4[] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+    for (int k = 0; k < 16; k += LANES) {
+        lanes v = load_single(int4 + k) * scale;
+        *(lanes *)(table + k) = half_weights ? nearest_half(v) : v;
+    }
+}
+
+static float dot_blocks(const Matrix *m, int64_t r, const float *x)
+{
+    const uint8_t *w = (const uint8_t *)m->weight + r * m->columns / 2;
+    const float *scale = m->table + r * (m->columns / m->block);
+    lanes part[2 * VECTORS] = {{0}};
+    for (int64_t c = 0; c < m->columns; c += m->block, scale++) {
+        float table[16];
+        Palette palette;
+        scaled_table(*scale, m->half_weights, table);
+        read_palette(&palette, table);
+        for (int64_t i = c; i < c + m->block; i += 2 * CHUNK) {
+            chunk first, second;
+            prefetch(w + i / 2);
+            look_up(&palette, w + i / 2, &first, &second);
+            add_product(part, first, x + i);
+            add_product(part + VECTORS, second, x + i + CHUNK);
+        }
     }
     for (int k = 1; k < 2 * VECTORS; k++) part[0] += part[k];
     return sum(part[0]);
@@ -72,6 +112,7 @@ static float dot(const Matrix *m, int64_t r, const float *x, Palette *palette, i
             return dot_scaled((const int8_t *)m->weight + at, x, m->columns, m->table[r]);
         return m->table[r] * dot_int8((const int8_t *)m->weight + at, x, m->columns);
     default:
+        if (m->block) return dot_blocks(m, r, x);
         if (is_first || r % m->group == 0) read_palette(palette, m->table + r / m->group * 16);
         return dot_palette16((const uint8_t *)m->weight + at / 2, palette, x, m->columns);
     }
@@ -146,7 +187,15 @@ static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
         return;
     }
     if (m->kind == PALETTE16) {
-        unpack_palette((const uint8_t *)m->weight + at / 2, m->table + r / m->group * 16, n, out);
+        const uint8_t *nibbles = (const uint8_t *)m->weight + at / 2;
+        const float *scale = m->table + (m->block ? at / m->block : r / m->group * 16);
+        if (!m->block) unpack_palette(nibbles, scale, n, out);
+        for (int64_t i = 0, end; i < n && m->block; i = end) {
+            float table[16];
+            end = MIN(n, i + m->block - (c + i) % m->block);
+            scaled_table(*scale++, m->half_weights, table);
+            unpack_palette(nibbles + i / 2, table, end - i, out + i);
+        }
         return;
     }
     const int8_t *w = (const int8_t *)m->weight + at;
@@ -156,21 +205,63 @@ static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
         unpack_int8(w, n, out);
 }
 
-/* y (ROWS, width) += columns c .. c + n of rows r .. r + ROWS of W, times x (n, width). */
-static void rows_times(const Matrix *m, int64_t r, int64_t c, int64_t n, const float *x,
-                       int64_t stride, float *y, int64_t width)
+/* w (ROWS, depth) = columns c .. c + n of rows r .. r + ROWS of W, with zeros up to a whole vector,
+ * while those of the next rows are fetched. */
+static void unpack_rows(const Matrix *m, int64_t r, int64_t c, int64_t n, float *w, int64_t depth)
 {
-    float w[ROWS * DEPTH];
-    int64_t rows = MIN(ROWS, m->rows - r), t = 0, bits = BITS[m->kind];
-    if (rows < ROWS) memset(w, 0, sizeof w);
+    int64_t rows = MIN(ROWS, m->rows - r), bits = BITS[m->kind];
+    if (rows < ROWS || n % LANES) memset(w, 0, ROWS * depth * sizeof(float));
     for (int64_t k = 0; k < rows; k++) {
         const char *next = (const char *)m->weight + ((r + ROWS + k) * m->columns + c) * bits / 8;
         for (int64_t line = 0; line < n * bits / 8; line += 64) __builtin_prefetch(next + line);
-        unpack(m, r + k, c, n, w + k * DEPTH);
+        unpack(m, r + k, c, n, w + k * depth);
     }
-    for (; t + WIDE * LANES <= width; t += WIDE * LANES)
-        wide_tile(w, x + t, y + t, n, stride, width);
-    for (; t < width; t += LANES) slim_tile(w, x + t, y + t, n, stride, width);
+}
+
+/* Sums of row r, for n tokens, scaled and with the bias. */
+static inline void adjust(const Matrix *m, int64_t r, int64_t n, float *sums)
+{
+    float scale = m->kind == INT8 && !m->half_weights ? m->table[r] : 1;
+    float bias = m->bias ? m->bias[r] : 0;
+    if (scale != 1 || bias != 0)
+        for (int64_t i = 0; i < n; i++) sums[i] = sums[i] * scale + bias;
+}
+
+/* Few tokens: vectors go along the columns, and x is (T, stride). */
+static void some_dots(void *context, int64_t from, int64_t to)
+{
+    const Product *p = context;
+    const Matrix *m = p->matrix;
+    int64_t T = p->tokens, stride = p->stride, size = m->half_activations ? 2 : 4;
+    float w[ROWS * LONG], y[ROWS * FEW + 4];
+    for (int64_t r = from * ROWS; r < MIN(to * ROWS, m->rows); r += ROWS) {
+        lanes sums[(FEW + 4) * ROWS];
+        int64_t rows = MIN(ROWS, m->rows - r);
+        memset(sums, 0, ROUND_UP(T, 4) * ROWS * sizeof(lanes));
+        for (int64_t c = 0; c < m->columns; c += LONG) {
+            int64_t n = MIN(LONG, m->columns - c), t = 0;
+            unpack_rows(m, r, c, n, w, LONG);
+            for (; t + WIDE <= T; t += WIDE)
+                wide_dots(w, p->x + t * stride + c, sums + t * ROWS, n, stride);
+            for (; t < T; t++) slim_dots(w, p->x + t * stride + c, sums + t * ROWS, n, stride);
+        }
+        for (int64_t k = 0; k < rows; k++) {
+            for (int64_t t = 0; t < T; t += 4) four_sums(sums + t * ROWS + k, ROWS, y + k * T + t);
+            adjust(m, r + k, T, y + k * T);
+        }
+        narrow(y, rows * T, (char *)p->result + r * T * size, m->half_activations);
+    }
+}
+
+/* x (C, T) as float32, (T, stride), each column where `place` puts it. */
+static void turn(const Matrix *m, const void *x, float *out, int64_t tokens, int64_t stride)
+{
+    float *line = out + tokens * stride;
+    widen(x, m->half_activations, m->columns * tokens, line, m->columns * tokens);
+    for (int64_t c = 0; c < m->columns; c++)
+        for (int64_t t = 0; t < tokens; t++) out[t * stride + place(m, c)] = line[c * tokens + t];
+    for (int64_t t = 0; t < tokens; t++)
+        for (int64_t c = m->columns; c < stride; c++) out[t * stride + c] = 0;
 }
 
 /* Tokens t .. t + SPAN of some rows. Columns come in DEPTH at a time, so that as many rows of x
@@ -178,21 +269,22 @@ static void rows_times(const Matrix *m, int64_t r, int64_t c, int64_t n, const f
 static void block(const Product *p, int64_t first, int64_t end, int64_t t)
 {
     const Matrix *m = p->matrix;
-    float y[TILES * ROWS * SPAN];
-    int64_t width = MIN(SPAN, p->stride - t), tokens = MIN(SPAN, p->tokens - t);
+    float w[ROWS * DEPTH], y[TILES * ROWS * SPAN];
+    int64_t tokens = MIN(SPAN, p->tokens - t), width = ROUND_UP(tokens, LANES);
     int64_t size = m->half_activations ? 2 : 4;
     memset(y, 0, ROUND_UP(end - first, ROWS) * width * sizeof(float));
-    for (int64_t c = 0; c < m->columns; c += DEPTH)
-        for (int64_t r = first; r < end; r += ROWS)
-            rows_times(m, r, c, MIN(DEPTH, m->columns - c), p->x + c * p->stride + t, p->stride,
-                       y + (r - first) * width, width);
+    for (int64_t c = 0; c < m->columns; c += DEPTH) {
+        const float *x = p->x + t * m->columns + c * width;
+        for (int64_t r = first; r < end; r += ROWS) {
+            int64_t n = MIN(DEPTH, m->columns - c);
+            unpack_rows(m, r, c, n, w, DEPTH);
+            add_tiles(w, x, y + (r - first) * width, n, width);
+        }
+    }
     for (int64_t r = first; r < end; r++) {
-        float scale = m->kind == INT8 && !m->half_weights ? m->table[r] : 1;
-        float bias = m->bias ? m->bias[r] : 0;
-        float *line = y + (r - first) * width;
-        if (scale != 1 || bias != 0)
-            for (int64_t i = 0; i < tokens; i++) line[i] = line[i] * scale + bias;
-        narrow(line, tokens, (char *)p->result + (r * p->tokens + t) * size, m->half_activations);
+        adjust(m, r, tokens, y + (r - first) * width);
+        narrow(y + (r - first) * width, tokens,
+               (char *)p->result + (r * p->tokens + t) * size, m->half_activations);
     }
 }
 
@@ -201,29 +293,37 @@ static void some_tiles(void *context, int64_t from, int64_t to)
     const Product *p = context;
     for (int64_t tile = from; tile < to; tile += TILES) {
         int64_t end = MIN(MIN(tile + TILES, to) * ROWS, p->matrix->rows);
-        for (int64_t t = 0; t < p->stride; t += SPAN) block(p, tile * ROWS, end, t);
+        for (int64_t t = 0; t < p->tokens; t += SPAN) block(p, tile * ROWS, end, t);
     }
 }
 
-/* x (C, T) as float32, (C, stride), each row where `place` puts it. */
-static void lay_out(const Matrix *m, const void *x, float *out, int64_t tokens, int64_t stride)
+/* Tokens t .. t + n of x (C, T) as float32, (C, stride), each row where `place` puts it. */
+static void lay_out(const Matrix *m, const void *x, int64_t tokens, int64_t t, int64_t n,
+                    float *out, int64_t stride)
 {
     int64_t size = m->half_activations ? 2 : 4;
     for (int64_t c = 0; c < m->columns; c++)
-        widen((const char *)x + c * tokens * size, m->half_activations, tokens,
+        widen((const char *)x + (c * tokens + t) * size, m->half_activations, n,
               out + place(m, c) * stride, stride);
 }
 
 /* x (C, T) -> y (R, T). Returns 0, or -1 where there is no memory. */
 int matmat(const Matrix *m, const void *x, void *y, int64_t tokens, int32_t threads)
 {
-    int64_t stride = ROUND_UP(tokens, LANES), tiles = (m->rows + ROWS - 1) / ROWS;
-    int as_it_is = !m->half_activations && m->kind != PALETTE16 && stride == tokens;
-    float *wide = as_it_is ? NULL : malloc(m->columns * stride * sizeof(float));
+    int64_t few = tokens <= FEW, tiles = (m->rows + ROWS - 1) / ROWS;
+    int64_t stride = ROUND_UP(few ? m->columns : tokens, LANES);
+    int as_it_is = !few && tokens <= SPAN && stride == tokens && m->kind != PALETTE16 &&
+                   !m->half_activations;
+    int64_t lines = few ? 2 * tokens : m->columns;
+    float *wide = as_it_is ? NULL : malloc(lines * stride * sizeof(float));
     if (!wide && !as_it_is) return -1;
-    if (wide) lay_out(m, x, wide, tokens, stride);
+    if (few) turn(m, x, wide, tokens, stride);
+    for (int64_t t = 0; wide && !few && t < tokens; t += SPAN) {
+        int64_t n = MIN(SPAN, tokens - t);
+        lay_out(m, x, tokens, t, n, wide + t * m->columns, ROUND_UP(n, LANES));
+    }
     Product p = {m, as_it_is ? x : wide, y, tokens, stride};
-    share(some_tiles, &p, tiles, TILES, threads);
+    share(few ? some_dots : some_tiles, &p, tiles, TILES, threads);
     free(wide);
     return 0;
 }
@@ -233,7 +333,7 @@ int matmat(const Matrix *m, const void *x, void *y, int64_t tokens, int32_t thre
 /* x (C, T) -> wide (C, T), in the order of columns that `expand` has. */
 int expand_activations(const Matrix *m, const void *x, float *wide, int64_t tokens)
 {
-    lay_out(m, x, wide, tokens, tokens);
+    lay_out(m, x, tokens, 0, tokens, wide, tokens);
     return 0;
 }
 
@@ -241,16 +341,7 @@ int expand_activations(const Matrix *m, const void *x, float *wide, int64_t toke
 int expand(const Matrix *m, float *wide, int64_t first, int64_t end)
 {
     int64_t C = m->columns;
-    Palette palette;
     for (int64_t r = first; r < end; r++, wide += C) {
-        if (m->kind == PALETTE16) {
-            if (r == first || r % m->group == 0)
-                read_palette(&palette, m->table + r / m->group * 16);
-            for (int64_t c = 0; c < C; c += 2 * CHUNK)
-                look_up(&palette, (const uint8_t *)m->weight + (r * C + c) / 2,
-                        (chunk *)(wide + c), (chunk *)(wide + c + CHUNK));
-            continue;
-        }
         unpack(m, r, 0, C, wide);
         for (int64_t c = 0; c < C && m->kind == INT8 && !m->half_weights; c++)
             wide[c] *= m->table[r];

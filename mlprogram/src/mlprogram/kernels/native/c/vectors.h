@@ -85,6 +85,12 @@ static inline chunk int8_chunk(const int8_t *p)
 
 static inline float sum(lanes v) { return _mm512_reduce_add_ps((__m512)v); }
 
+static inline __m256 halved(lanes v)
+{
+    __m256d high = _mm512_extractf64x4_pd((__m512d)v, 1);
+    return _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm256_castpd_ps(high));
+}
+
 typedef __m512 Palette;
 
 static inline void read_palette(Palette *p, const float *table) { *p = _mm512_loadu_ps(table); }
@@ -130,32 +136,45 @@ static inline float sum(lanes v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+static inline __m256 halved(lanes v) { return (__m256)v; }
+
 typedef struct {
-    __m256 low, high;
+    __m256i bytes[4]; /* the first byte of each of 16 values, twice, the second, .. */
 } Palette;
 
 static inline void read_palette(Palette *p, const float *table)
 {
-    *p = (Palette){_mm256_loadu_ps(table), _mm256_loadu_ps(table + 8)};
-}
-
-/* By the low three bits of each index out of both halves; the sign bit of `fourth` says which. */
-static inline lanes choose(const Palette *p, __m256i index, __m256i fourth)
-{
-    __m256 low = _mm256_permutevar8x32_ps(p->low, index);
-    __m256 high = _mm256_permutevar8x32_ps(p->high, index);
-    return (lanes)_mm256_blendv_ps(low, high, _mm256_castsi256_ps(fourth));
-}
-
-/* The values of 32 nibbles: of the even ones, and of the odd ones. */
-static inline void look_up(const Palette *p, const uint8_t *nibbles, chunk *even, chunk *odd)
-{
-    for (int k = 0; k < 2; k++) {
-        __m256i both = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(nibbles + 8 * k)));
-        even->v[k] = choose(p, both, _mm256_slli_epi32(both, 28));
-        odd->v[k] = choose(p, _mm256_srli_epi32(both, 4), _mm256_slli_epi32(both, 24));
+    const __m128i by_place = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m128i x[4];
+    for (int k = 0; k < 4; k++)
+        x[k] = _mm_shuffle_epi8(_mm_loadu_si128((const void *)(table + 4 * k)), by_place);
+    for (int k = 0; k < 4; k++) {
+        __m128i a = k < 2 ? _mm_unpacklo_epi32(x[0], x[1]) : _mm_unpackhi_epi32(x[0], x[1]);
+        __m128i b = k < 2 ? _mm_unpacklo_epi32(x[2], x[3]) : _mm_unpackhi_epi32(x[2], x[3]);
+        a = k % 2 ? _mm_unpackhi_epi64(a, b) : _mm_unpacklo_epi64(a, b);
+        p->bytes[k] = _mm256_broadcastsi128_si256(a);
     }
 }
+
+/* The values of 32 nibbles, whose bytes are looked up and put together: of four even ones, then of
+ * the four odd ones beside them. */
+static inline void look_up(const Palette *p, const uint8_t *nibbles, chunk *first, chunk *second)
+{
+    __m128i both = _mm_loadu_si128((const void *)nibbles);
+    __m256i index = _mm256_set_m128i(_mm_srli_epi16(both, 4), both), byte[4];
+    index = _mm256_and_si256(index, _mm256_set1_epi8(15));
+    for (int k = 0; k < 4; k++) byte[k] = _mm256_shuffle_epi8(p->bytes[k], index);
+    __m256i low = _mm256_unpacklo_epi8(byte[0], byte[1]);
+    __m256i high = _mm256_unpacklo_epi8(byte[2], byte[3]);
+    first->v[0] = (lanes)_mm256_unpacklo_epi16(low, high);
+    first->v[1] = (lanes)_mm256_unpackhi_epi16(low, high);
+    low = _mm256_unpackhi_epi8(byte[0], byte[1]), high = _mm256_unpackhi_epi8(byte[2], byte[3]);
+    second->v[0] = (lanes)_mm256_unpacklo_epi16(low, high);
+    second->v[1] = (lanes)_mm256_unpackhi_epi16(low, high);
+}
+
+/* Where look_up puts each of 32 columns. */
+#define PLACE(c) ((c & 24) | (c & 1) << 2 | (c & 6) >> 1)
 
 #elif defined(__aarch64__)
 
@@ -307,7 +326,8 @@ static inline chunk int8_chunk(const int8_t *p)
 
 static inline float sum(lanes v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
-#define PALETTE_IN_ORDER 1 /* look_up gives 32 columns in their order */
+#define PALETTE_IN_ORDER 1
+#define PLACE(c) c
 typedef struct {
     uint64_t values[256]; /* both values of each byte of nibbles */
 } Palette;
@@ -331,6 +351,25 @@ static inline void look_up(const Palette *p, const uint8_t *nibbles, chunk *firs
 }
 
 #endif
+
+#if !defined(PLACE) /* where look_up puts each of 32 columns: even ones first */
+#define PLACE(c) ((c & 1) << 4 | c >> 1)
+#endif
+
+/* The sums of four vectors, that are `step` apart. */
+static inline void four_sums(const lanes *v, int64_t step, float *out)
+{
+#if LANES > 4
+    __m256 a = _mm256_hadd_ps(halved(v[0]), halved(v[step]));
+    a = _mm256_hadd_ps(a, _mm256_hadd_ps(halved(v[2 * step]), halved(v[3 * step])));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1)));
+#elif defined(__aarch64__)
+    float32x4_t a = vpaddq_f32((float32x4_t)v[0], (float32x4_t)v[step]);
+    vst1q_f32(out, vpaddq_f32(a, vpaddq_f32((float32x4_t)v[2 * step], (float32x4_t)v[3 * step])));
+#else
+    for (int k = 0; k < 4; k++) out[k] = sum(v[k * step]);
+#endif
+}
 
 #if LANES == 4 && !defined(__aarch64__)
 /* The nearest half of values that are zero, or no less than the least normal half and finite. */

@@ -1,0 +1,102 @@
+/* The slots of a cache that attention reads, in up to two parts: the cache and the new rows. Those
+ * that the mask closes to every row take no time while they are empty.
+ *
+ * Letters: as in attention.c.
+ */
+#ifndef SLOTS_H
+#define SLOTS_H
+
+#include "lanes.h"
+#include "pool.h"
+
+#define CLOSED -30000 /* a slot with this or less added to its score is closed */
+
+typedef struct {
+    int64_t heads, rows, depth, slots[2]; /* B, M, D, and N of each part, 0 for none */
+    int64_t mask_rows;                    /* which take turns over the rows; 0 without a mask */
+    int32_t is_half, rounding;
+    float scale;
+} Attention;
+
+typedef struct {
+    int64_t *open;      /* (A) */
+    int64_t count, old; /* A, and how many of them are in the first part, .. */
+    int64_t front;      /* .. and how many stand at its front, without one left out */
+} Slots;
+
+/* Where in a row of scores the k-th slot read has its place: the second part begins with a lane of
+ * its own, so that slots of the first that are closed change no sum, whatever they hold. */
+static inline int64_t place(const Slots *s, int64_t k)
+{
+    return k < s->old ? k : k - s->old + ROUND_UP(s->old, LANES);
+}
+
+/* The row of slot j of head b, of keys or values in two parts. */
+static inline const char *slot(const Attention *a, const void *const *parts, int64_t b, int64_t j)
+{
+    int64_t size = a->is_half ? 2 : 4, second = j >= a->slots[0];
+    if (second) j -= a->slots[0];
+    return (const char *)parts[second] + (b * a->slots[second] + j) * a->depth * size;
+}
+
+typedef struct {
+    const Attention *shape;
+    const void *const *keys, *const *values;
+    char *open; /* (N) */
+} Search;
+
+/* Opens the slots in which some heads have a key or a value other than zero. */
+static inline void some_caches(void *context, int64_t from, int64_t to)
+{
+    const Search *p = context;
+    const Attention *a = p->shape;
+    int64_t N = a->slots[0] + a->slots[1], bytes = a->depth * (a->is_half ? 2 : 4);
+    for (int64_t b = from; b < to; b++)
+        for (int64_t j = 0; j < N; j++)
+            if (!p->open[j] && !(is_zero(slot(a, p->keys, b, j), bytes) &&
+                                 is_zero(slot(a, p->values, b, j), bytes)))
+                p->open[j] = 1;
+}
+
+static inline Slots all_slots(const Attention *a, int64_t *found)
+{
+    int64_t N = a->slots[0] + a->slots[1];
+    for (int64_t j = 0; j < N; j++) found[j] = j;
+    return (Slots){found, N, a->slots[0], 0};
+}
+
+/* Slots that have a say in the result: those that the mask leaves open to some row, and those that
+ * hold something, which may be large enough to show through the mask, or not a number. All of them
+ * where some row has none that is open, or without memory. A slot that is left out scores CLOSED at
+ * most: it has a say in rows whose open slots score no more than that, which `weigh` looks for. */
+static inline Slots find_slots(const Attention *a, const void *mask, const void *const *keys,
+                        const void *const *values, int64_t *found, int threads)
+{
+    int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
+    Slots s = {found, 0, 0, 0};
+    float *line = malloc(N * (sizeof(float) + 1));
+    char *open = (char *)(line + N);
+    int every_row = line != NULL && a->mask_rows > 0;
+    if (line) memset(open, 0, N);
+    for (int64_t i = 0; i < a->mask_rows && every_row; i++) {
+        char any = 0;
+        widen((const char *)mask + i * N * size, a->is_half, N, line, N);
+        for (int64_t j = 0; j < N; j++) {
+            char is_open = !(line[j] <= CLOSED);
+            open[j] |= is_open;
+            any |= is_open;
+        }
+        every_row = any;
+    }
+    Search search = {a, keys, values, open};
+    if (every_row) share(some_caches, &search, a->heads, 1, threads);
+    for (int64_t j = 0; j < N && every_row; j++)
+        if (open[j]) {
+            s.old += j < a->slots[0];
+            found[s.count++] = j;
+        }
+    free(line);
+    return every_row ? s : all_slots(a, found);
+}
+
+#endif
