@@ -88,8 +88,9 @@ class Service:
         sampling = self._sampling(asked, model, asked.most, 1.0) | asked.form()
         tools, choice = asked.offered
         ask = Ask(
-            [messages], sampling, asked.n, _seed(asked), tools=tools, choice=choice, parts=True
-        )
+            [messages], sampling, asked.n, _seed(asked), effort=asked.reasoning_effort,
+            tools=tools, choice=choice, parts=True,
+        )  # fmt: skip
         return self.text(request, model, asked, ask, shaped(model.name, model.seal, **shape))
 
     def completion(self, request: Request, asked: requests.Completion) -> Response:

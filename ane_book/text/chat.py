@@ -12,7 +12,9 @@ from typing import Any
 
 from ane_book.errors import InvalidInput, InvalidType
 
-__all__ = ["Messages", "apart", "as_messages"]
+__all__ = ["THINK", "THOUGHT", "Messages", "apart", "as_messages"]
+
+THINK, THOUGHT = "<think>", "</think>"  # what stands around a model's thought
 
 #: A conversation: [{"role": "user", "content": "..."}, ...].
 Messages = list[dict]

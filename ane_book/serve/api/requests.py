@@ -7,7 +7,7 @@ nothing; an unknown field is refused as OpenAI does it.
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
 
-from ane_book.options import Real, Whole
+from ane_book.options import Effort, Real, Whole
 from ane_book.serve.api.closed import Closed
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.tools import (
@@ -43,7 +43,6 @@ UNSERVED: dict[str, tuple] = {
     "modalities": (["text"],),
     "moderation": (),
     "prediction": (),
-    "reasoning_effort": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
@@ -191,6 +190,7 @@ class Chat(_Sampled):
     logprobs: bool = Field(False, description="What the model said of each token.")
     top_logprobs: Whole | None = Field(None, ge=0, le=20, description="And of the likeliest.")
     response_format: ResponseFormat | None = None
+    reasoning_effort: Effort | None = Field(None, description="As the chat template has it.")
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)] = Field([])
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

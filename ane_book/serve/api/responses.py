@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 from uuid import uuid4
 
-from ane_book.options import Real, Whole
+from ane_book.options import Effort, Real, Whole
 from ane_book.serve.api.answers import ChatShape, as_json
 from ane_book.serve.api.closed import Closed
 from ane_book.serve.api.refusal import Refusal
@@ -29,13 +29,20 @@ UNSERVED: dict[str, tuple] = {
     "max_tool_calls": (),
     "previous_response_id": (),
     "prompt": (),
-    "reasoning": ({},),
     "service_tier": ("auto", "default"),
     "store": (True, False),
     "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
 TEXTS = ("input_text", "output_text", "text")
+
+
+class Reasoning(Closed):
+    """How much the model is to think."""
+
+    effort: Effort | None = None
+    summary: str | None = Field(None, description="Taken; an answer has the whole thought.")
+    generate_summary: str | None = Field(None, description="The same, older.")
 
 
 class Responses(Closed):
@@ -47,6 +54,7 @@ class Responses(Closed):
     max_output_tokens: Whole | None = Field(None, ge=1)
     temperature: Real | None = Field(None, ge=0, le=2)
     top_p: Real | None = Field(None, ge=0, le=1)
+    reasoning: Reasoning | None = None
     tools: Annotated[list[dict[str, Any]], Field(max_length=128)] = Field([])
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
@@ -74,6 +82,7 @@ class Responses(Closed):
             "tools": [_tool(tool, i) for i, tool in enumerate(self.tools)],
             "tool_choice": _choice(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,
+            "reasoning_effort": self.reasoning and self.reasoning.effort,
             "response_format": _format(self.text.get("format")),
             "stream": self.stream,
         }
