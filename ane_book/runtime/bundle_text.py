@@ -77,7 +77,7 @@ class BundleText:
         """Whether an answer to these tokens begins within a thought, as the template opens it."""
         if THINK not in (self._text.chat_template or ""):
             return False
-        return "".join(self.words(token_ids[-4:])).rstrip().endswith(THINK)
+        return "".join(self.words(token_ids[-len(THINK) - 4 :])).rstrip().endswith(THINK)
 
     @cached_property
     def _markers(self) -> list[str]:
