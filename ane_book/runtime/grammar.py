@@ -73,7 +73,7 @@ class GrammarTokens:
         """llguidance's matcher of a form, before its first token."""
         grammar = _SOURCES[form](text)
         if thinks:
-            grammar = _behind_a_thought(grammar)
+            grammar = _behind_a_thought(form, grammar)
         matcher = llguidance.LLMatcher(
             self._tokens,
             grammar,
@@ -123,9 +123,10 @@ def _schema(text: str) -> str:
         raise InvalidInput("json_schema: it has to be an object, such as {\"type\": \"object\"}")
     if _depth(text) > DEEPEST:
         raise InvalidInput(f"json_schema: it is nested more than {DEEPEST} deep")
-    return llguidance.LLMatcher.grammar_from_json_schema(
-        json.dumps(schema), defaults={"whitespace_pattern": SPACED["whitespace_pattern"]}
-    )
+    try:
+        return llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=SPACED)
+    except ValueError as error:  # half of a character, which JSON can write and UTF-8 cannot
+        raise InvalidInput(f"json_schema: {_reason(str(error))}") from None
 
 
 def _depth(text: str) -> int:
@@ -144,12 +145,9 @@ _SOURCES = {
 }
 
 
-def _behind_a_thought(grammar: str) -> str:
+def _behind_a_thought(form: str, grammar: str) -> str:
     """A grammar for the text behind the end of a thought."""
-    try:
-        (said,) = json.loads(grammar)["grammars"]
-    except ValueError:  # it is Lark's
-        said = {"lark_grammar": grammar}
+    said = {"lark_grammar": grammar} if form == "grammar" else json.loads(grammar)["grammars"][0]
     start = r"start: thought /[ \t\r\n]{0,4}/ @said"
     thought = f"thought[lazy]: /(.|\\n)*/ {json.dumps(THOUGHT)}"
     first = {"lark_grammar": f"{start}\n{thought}"}

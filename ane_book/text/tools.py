@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 from ane_book.errors import InvalidInput
 from ane_book.text.calls import CallReader, JsonReader
+from ane_book.text.chat import too_deep
 from ane_book.text.python_calls import PythonReader, python_call, python_rules
 from ane_book.text.xml_calls import XmlReader, xml_rules
 
@@ -267,7 +268,7 @@ def _value(arguments: str) -> dict | str:
         value = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
         return arguments
-    return value if isinstance(value, dict) else arguments
+    return value if isinstance(value, dict) and not too_deep(value) else arguments
 
 
 def cut_call(messages: Sequence[dict]) -> str | None:

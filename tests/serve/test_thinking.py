@@ -92,7 +92,8 @@ def test_a_session_keeps_it_too(bundles):
     ended = session.encode("Hi") + session.tokens("So.\n</think>\n\n")
     assert json.loads(session.generate(ended, **how).text)["city"] in ("Rome", "Oslo")
     thought, ended, said = session.generate("Hi", **how).text.partition("</think>")
-    assert not thought.startswith("{") and (not ended or json.loads(said)["city"] in ("Rome", "Oslo"))
+    assert not thought.startswith("{")
+    assert not ended or json.loads(said)["city"] in ("Rome", "Oslo")
 
 
 def test_a_template_that_knows_the_effort_is_told_it(client):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
 
 from ane_book.options import Effort, Real, Whole
-from ane_book.serve.api.closed import Closed
+from ane_book.serve.api.closed import Closed, check_depth
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.tools import (
     MOST_TOOLS,
@@ -86,6 +86,7 @@ class _Request(Closed):
     @classmethod
     def _asked(cls, given: dict) -> dict:
         """Drop fields that ask for nothing; raises Refusal for what is not served."""
+        check_depth(given)
         for name, neutral in UNSERVED.items():
             if given.get(name) is not None and not any(_same(given[name], v) for v in neutral):
                 message = f"{name} is not served here; leave it out"

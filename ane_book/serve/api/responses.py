@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from ane_book.options import Effort, Real, Whole
 from ane_book.serve.api.answers import ChatShape, as_json
-from ane_book.serve.api.closed import Closed
+from ane_book.serve.api.closed import Closed, check_depth
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.requests import HEEDLESS, Chat, refuse_invalid
 from ane_book.serve.generation import CallPiece, Finished, TextPiece
@@ -64,6 +64,7 @@ class Responses(Closed):
 
     @classmethod
     def _asked(cls, given: dict) -> dict:
+        check_depth(given)
         for name, neutral in UNSERVED.items():
             if given.get(name) is not None and given[name] not in neutral:
                 message = f"{name} is not served here; leave it out"
