@@ -124,7 +124,9 @@ def _schema(text: str) -> str:
     if _depth(text) > DEEPEST:
         raise InvalidInput(f"json_schema: it is nested more than {DEEPEST} deep")
     try:
-        return llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=SPACED)
+        return llguidance.LLMatcher.grammar_from_json_schema(
+            json.dumps(schema), defaults={"whitespace_pattern": SPACED["whitespace_pattern"]}
+        )
     except ValueError as error:  # half of a character, which JSON can write and UTF-8 cannot
         raise InvalidInput(f"json_schema: {_reason(str(error))}") from None
 
