@@ -102,6 +102,11 @@ class BundleText:
         """The token ids of a text by itself, without template and special tokens."""
         return self._ids(text, special=False)
 
+    def plain_tokens(self, text: str) -> list[int]:
+        """The same, with special tokens in the text read as the text that they are."""
+        parts = apart(text, self._markers, CUT).split(CUT)
+        return [token for part in parts for token in self.tokens(part)]
+
     def words(self, token_ids: Sequence[int]) -> list[str]:
         """The text of each token by itself; U+FFFD for a part of a character."""
         return self._tokenizer.decode_batch([[token] for token in token_ids])

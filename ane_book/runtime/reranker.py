@@ -10,6 +10,7 @@ kept for the next query: rank what a search by vectors found, not everything.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 import warnings
 
 from ane_book.errors import InvalidInput, InvalidType, PromptTooLong, TextCut
@@ -18,7 +19,7 @@ from ane_book.runtime.pooled import PooledEncoder
 from ane_book.text.process import check_text
 import numpy as np
 
-__all__ = ["Ranked", "Reranker"]
+__all__ = ["Pair", "Ranked", "Ranking", "Reranker", "ranked"]
 
 Pair = tuple[list[int], list[int]]  # token ids, and the type of each
 
@@ -34,10 +35,14 @@ class Ranked:
     relevance_score: float
 
 
-class Reranker(PooledEncoder):
-    """Relevance scores from a bundle."""
+class Ranking(Protocol):
+    """What scores pairs of a query and a document."""
 
-    task = "reranking"
+    def scores(self, pairs: Sequence[Pair]) -> np.ndarray:
+        """The relevance score of each encoded pair, float32 (n,), in the order given."""
+
+    def _read(self, query: str, document: str, what: str, cut: bool) -> tuple[Pair, str]:
+        """A pair, encoded and cut, and the sentence that tells of the cut; "" without one."""
 
     def rank(
         self, query: str, documents: Sequence[str], top_n: int | None = None, cut: bool = True
@@ -69,6 +74,12 @@ class Reranker(PooledEncoder):
         if told:
             warnings.warn(TextCut(told), stacklevel=2)
         return pair
+
+
+class Reranker(Ranking, PooledEncoder):
+    """Relevance scores from a bundle."""
+
+    task = "reranking"
 
     def _read(self, query: str, document: str, what: str, cut: bool) -> tuple[Pair, str]:
         """A pair, encoded and cut, and the sentence that tells of the cut; "" without one."""
