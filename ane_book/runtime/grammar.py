@@ -20,6 +20,7 @@ from pathlib import Path
 from ane_book.errors import BackendUnavailable, InvalidInput
 from ane_book.extras import missing
 from ane_book.text.chat import THOUGHT
+from ane_book.text.process import check_text
 from ane_book.text.tools import SPACED
 import numpy as np
 
@@ -64,6 +65,7 @@ class GrammarTokens:
         """
         if len(text) > LONGEST:
             raise InvalidInput(f"{form}: it has {len(text):,} characters; {LONGEST:,} are taken")
+        check_text(text, f"{form}: it")
         last = self._last  # read once: another thread may set it
         if last is None or last[:3] != (form, text, thinks):
             self._last = last = (form, text, thinks, self._compiled(form, text, thinks))

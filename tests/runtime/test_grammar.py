@@ -120,6 +120,8 @@ def test_white_space_comes_to_an_end(tokens):
         ("json_schema", json.dumps({"enum": ["x" * 200_000]}), "characters"),
         ("json_schema", '{"enum": ["\\ud800"]}', "hex escape"),
         ("regex", "(", "regex"),
+        ("regex", "\ud800", "not valid text at character 0"),
+        ("grammar", 'start: "\ud800"', "not valid text at character 8"),
         ("grammar", "start: nothing", "unknown name"),
         ("grammar", "%json", "grammar: "),
     ],
