@@ -94,7 +94,7 @@ class Service:
         sampling = self._sampling(asked, model, asked.most, 1.0) | asked.form()
         tools, choice = asked.offered
         ask = Ask(
-            [messages], sampling, asked.n, _seed(asked), effort=asked.reasoning_effort,
+            [messages], sampling, asked.n, _seed(asked), effort=asked.effort,
             tools=tools, choice=choice, parts=True,
         )  # fmt: skip
         return self.text(request, model, asked, ask, shaped(model.name, model.seal, **shape))

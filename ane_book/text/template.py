@@ -70,8 +70,8 @@ def _reason(error: Exception) -> str:
 def _switches(effort: str, names: Collection[str], thinks: bool) -> dict[str, str | bool]:
     """What a template is told of how much the model is to think.
 
-    names: of what the template is given; gpt-oss and newer ones of Mistral's know the effort by its
-    name, those of Qwen3, SmolLM3, EXAONE 4 or GLM 4.5 whether to think, Granite 3.3 by a shorter
+    names: of what the template is given. gpt-oss' and newer ones of Mistral's know the effort by
+    its name; those of Qwen3, SmolLM3 and EXAONE 4 whether to think, Granite 3.3's by a shorter
     name. thinks: whether it has tags of a thought.
     """
     named = {"reasoning_effort": effort} if "reasoning_effort" in names else {}
