@@ -66,8 +66,8 @@ TOOL_TEMPLATES = {
     # LFM2: calls like Python's; those of earlier turns have no place of their own.
     "lfm2": (
         "List of tools: <|tool_list_start|>["
-        "{% for tool in tools or [] %}{{ tool | tojson }}, {% endfor %}]<|tool_list_end|>" + _TURNS +
-        "{{ m.role[0] }}:{% if m.role == 'tool' %}<|tool_response_start|>{% endif %}"
+        "{% for tool in tools or [] %}{{ tool | tojson }}, {% endfor %}]<|tool_list_end|>"
+        + _TURNS + "{{ m.role[0] }}:{% if m.role == 'tool' %}<|tool_response_start|>{% endif %}"
         "{{ m.content }};{% endfor %}"
     ),
     # LFM2.5: the same with a place for them, where a text stands between single quotes.

@@ -112,11 +112,11 @@ def test_the_newer_api_asks_by_another_name(client):
 
 @pytest.mark.parametrize("thinks", [True, False])
 def test_clients_of_vllm_say_it_to_the_template(client, thinks):
-    body = {"chat_template_kwargs": {"enable_thinking": thinks}}
-    found = chat(client, "switched", extra_body=body)
+    body = {"enable_thinking": thinks}
+    found = chat(client, "switched", extra_body={"chat_template_kwargs": body})
     assert hasattr(found, "reasoning_content") == thinks
     with pytest.raises(openai.BadRequestError, match="supplied: chat_template_kwargs.messages"):
-        chat(client, "switched", extra_body={"chat_template_kwargs": {"messages": []}})
+        chat(client, "switched", extra_body={"chat_template_kwargs": body | {"messages": []}})
 
 
 def test_where_there_is_no_switch(client, bundles):
