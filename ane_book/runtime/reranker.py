@@ -10,7 +10,6 @@ kept for the next query: rank what a search by vectors found, not everything.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 import warnings
 
 from ane_book.errors import InvalidInput, InvalidType, PromptTooLong, TextCut
@@ -35,14 +34,16 @@ class Ranked:
     relevance_score: float
 
 
-class Ranking(Protocol):
+class Ranking:
     """What scores pairs of a query and a document."""
 
     def scores(self, pairs: Sequence[Pair]) -> np.ndarray:
         """The relevance score of each encoded pair, float32 (n,), in the order given."""
+        raise NotImplementedError
 
     def _read(self, query: str, document: str, what: str, cut: bool) -> tuple[Pair, str]:
         """A pair, encoded and cut, and the sentence that tells of the cut; "" without one."""
+        raise NotImplementedError
 
     def rank(
         self, query: str, documents: Sequence[str], top_n: int | None = None, cut: bool = True
