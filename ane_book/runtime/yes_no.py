@@ -32,7 +32,7 @@ BEHIND = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 class YesNoReranker(Ranking):
     """Relevance scores from a session of a decoder, from 0 to 1.
 
-    instruction: what makes a document relevant, in English.
+    instruction: what makes a document relevant, in English. What is too long loses its end.
     Raises InvalidInput for a bundle that returns no logits, or whose tokenizer splits yes or no.
     """
 
