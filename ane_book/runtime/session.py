@@ -279,10 +279,9 @@ class Session(BundleText):
         """The token ids of a prompt, which may be token ids already."""
         if not _are_ids(prompt):
             return self.encode(prompt, how.system, effort=how.reasoning_effort)
-        if how.system is not None or how.reasoning_effort is not None:
-            raise InvalidInput(
-                "token ids go as they are; a system prompt or an effort has no place in them"
-            )
+        for name in ("system prompt", "reasoning_effort"):
+            if getattr(how, name.removesuffix(" prompt")) is not None:
+                raise InvalidInput(f"token ids go as they are; a {name} has no place in them")
         return self._valid(prompt).tolist()
 
     def _room(self, ids: list[int]) -> int:
