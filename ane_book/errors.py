@@ -33,6 +33,7 @@ __all__ = [
     "MachineLost",
     "OutOfSpace",
     "PromptTooLong",
+    "ScalesLeftOut",
     "SchemeWarning",
     "ServerError",
     "SessionBusy",
@@ -101,6 +102,10 @@ class MachineLost(AneBookError):
 
 class TextCut(UserWarning):
     """A text has more tokens than the model reads: its vector is made of the first of them."""
+
+
+class ScalesLeftOut(UserWarning):
+    """A checkpoint says how another engine rounds activations, which a bundle does not do."""
 
 
 class SchemeWarning(UserWarning):

@@ -25,6 +25,7 @@ from pydantic import (
 __all__ = [
     "FORMS",
     "Bytes",
+    "Effort",
     "Recipe",
     "RecipeOptions",
     "Sampling",
@@ -101,6 +102,8 @@ Tiers = Annotated[
     BeforeValidator(_tiers),
     AfterValidator(_once),
 ]
+#: How much a model is to think, by OpenAI's words.
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 #: What of a mixture of experts is in a graph: see `ane_book.models.base.experts`.
 Strategy = Literal["packed", "dispatch"]
 
@@ -288,6 +291,11 @@ class Sampling(BaseModel):
         None, description="A grammar that the answer keeps, in Lark's EBNF as llguidance reads it."
     )
     system: str | None = Field(None, description='System prompt; "" is an empty one.')
+    reasoning_effort: Effort | None = Field(
+        None,
+        description="How much the model thinks, where its chat template has a switch for it; none "
+        "and minimal switch it off.",
+    )
     stop: Texts = Field((), description="Strings that end the answer, left out of it.")
     shown: Texts = Field(
         (), description="Special tokens that the answer's text has, such as [TOOL_CALLS]."
@@ -359,6 +367,7 @@ class SamplingOptions(TypedDict, total=False):
     regex: str | None
     grammar: str | None
     system: str | None
+    reasoning_effort: Effort | None
     stop: str | tuple[str, ...] | list[str]
     shown: str | tuple[str, ...] | list[str]
     stop_repeat: int | None

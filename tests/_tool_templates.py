@@ -52,6 +52,48 @@ TOOL_TEMPLATES = {
         "[TOOL_CALLS]{{ call.function.name }}[ARGS]{{ call.function.arguments | tojson }}"
         "{% endfor %}{% endif %};{% endfor %}"
     ),
+    # Mistral Small 3.2: an id of nine characters between the name and its arguments.
+    "mistral-small-3.2": (
+        "{% for tool in tools or [] %}[AVAILABLE_TOOLS]{{ tool | tojson }}{% endfor %}" + _TURNS +
+        "{% if m.role == 'tool' %}{% if m.tool_call_id | length != 9 %}"
+        "{{ raise_exception('an id has nine characters') }}{% endif %}"
+        "[TOOL_RESULTS]{{ m.tool_call_id }}[TOOL_CONTENT]{{ m.content }}"
+        "{% else %}{{ m.role[0] }}:{{ m.content }}" + _CALLS +
+        "{% set a = call.function.arguments %}"
+        "[TOOL_CALLS]{{ call.function.name }}[CALL_ID]{{ call.id }}[ARGS]"
+        "{{ a if a is string else a | tojson }}{% endfor %}{% endif %};{% endfor %}"
+    ),
+    # LFM2: calls like Python's; those of earlier turns have no place of their own.
+    "lfm2": (
+        "List of tools: <|tool_list_start|>["
+        "{% for tool in tools or [] %}{{ tool | tojson }}, {% endfor %}]<|tool_list_end|>"
+        + _TURNS + "{{ m.role[0] }}:{% if m.role == 'tool' %}<|tool_response_start|>{% endif %}"
+        "{{ m.content }};{% endfor %}"
+    ),
+    # LFM2.5: the same with a place for them, where a text stands between single quotes.
+    "lfm2.5": (
+        "List of tools: {{ tools | tojson }}" + _TURNS + "{{ m.role[0] }}:{{ m.content }}"
+        "{% if m.tool_calls %}<|tool_call_start|>[" + _CALLS +
+        "{{ call.function.name }}({% for key, value in call.function.arguments.items() %}"
+        """{{ key }}={{ "'" + value + "'" if value is string else value | string }}"""
+        "{% if not loop.last %}, {% endif %}{% endfor %})"
+        "{% if not loop.last %}, {% endif %}{% endfor %}]<|tool_call_end|>{% endif %};{% endfor %}"
+    ),
+    # OLMo 3: such calls between tags, a line each.
+    "olmo-3": (
+        "<functions>{{ tools | tojson }}</functions>" + _TURNS + "{{ m.role[0] }}:{{ m.content }}"
+        "{% if m.tool_calls %}<function_calls>" + _CALLS +
+        "{{ call.function.name }}({% for key, value in call.function.arguments.items() %}"
+        "{{ key }}={{ value | tojson }}{% if not loop.last %}, {% endif %}{% endfor %})"
+        "{% if not loop.last %}\n{% endif %}{% endfor %}</function_calls>{% endif %};{% endfor %}"
+    ),
+    # Phi-4-mini: tools are a field of the system message, calls a list between special tokens.
+    "phi-4-mini": (
+        "{% for message in messages %}"
+        "{% if message['role'] == 'system' and 'tools' in message and message['tools'] is not none"
+        " %}<|system|>{{ message['content'] }}<|tool|>{{ message['tools'] }}<|/tool|><|end|>"
+        "{% else %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endif %}{% endfor %}"
+    ),
     # Granite 3: a list behind a special token.
     "granite-3": (
         "{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}" + _TURNS +
@@ -77,13 +119,17 @@ TOOL_TEMPLATES = {
 SPECIAL = {
     "mistral-v0.3": ["[TOOL_CALLS]"],
     "ministral-3": ["[TOOL_CALLS]", "[ARGS]"],
+    "mistral-small-3.2": ["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"],
+    "lfm2": ["<|tool_call_start|>", "<|tool_call_end|>"],
+    "lfm2.5": ["<|tool_call_start|>", "<|tool_call_end|>"],
+    "phi-4-mini": ["<|tool_call|>", "<|/tool_call|>"],
     "granite-3": ["<|tool_call|>"],
 }
 
 
 def written(form: ToolForm, *calls: tuple[str, dict]) -> str:
     """Calls as a model of this form writes them."""
-    if form.xml:
+    if form.written == "xml":
         bodies = []
         for name, arguments in calls:
             each = "".join(
@@ -91,10 +137,16 @@ def written(form: ToolForm, *calls: tuple[str, dict]) -> str:
                 for key, v in arguments.items()
             )
             bodies.append(f"<function={name}>\n{each}</function>")
+    elif form.written == "python":
+        bodies = [
+            f"{name}({', '.join(f'{key}={json.dumps(v)}' for key, v in a.items())})"
+            for name, a in calls
+        ]
     elif form.arguments:
         bodies = [json.dumps({"name": name, form.arguments: a}) for name, a in calls]
     else:
-        bodies = [f"{name}{form.marks}{json.dumps(a)}" for name, a in calls]
+        number = f"{form.numbered}aB3456789" if form.numbered else ""
+        bodies = [f"{name}{number}{form.marks}{json.dumps(a)}" for name, a in calls]
     if form.listed:
-        return form.opening + f"[{', '.join(bodies)}]"
+        bodies = [form.listed.join(bodies)]
     return form.between.join(form.opening + body + form.closing for body in bodies)

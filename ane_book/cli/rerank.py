@@ -2,13 +2,16 @@
 
 from dataclasses import asdict
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
-from ane_book.cli.load import Opening, load
+from ane_book.cli.load import Opening, load, task_of
 from ane_book.cli.output import AsJson, show
 from ane_book.errors import printable
 import typer
+
+if TYPE_CHECKING:
+    from ane_book.runtime.reranker import Ranking
 
 __all__ = ["rerank"]
 
@@ -32,9 +35,18 @@ def rerank(
     force: options.Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score documents for a query; print the best first."""
+    """Score documents for a query; print the best first.
+
+    By a reranker, or by a model that generates text, which says yes or no as Qwen3-Reranker does.
+    """
     how = Opening(precision=precision, backend=backend, force=force)
-    reranker = load(model, "reranking", how, context=context, **recipe)
+    reranker: Ranking
+    if task_of(model) == "text-generation":  # one that says yes or no
+        from ane_book.runtime import YesNoReranker
+
+        reranker = YesNoReranker(load(model, "text-generation", how, context=context, **recipe))
+    else:
+        reranker = load(model, "reranking", how, context=context, **recipe)
     texts: list[str] = []
     for word in documents:
         texts += [line.removesuffix("\n") for line in sys.stdin] if word == "-" else [word]

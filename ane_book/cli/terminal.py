@@ -15,7 +15,10 @@ __all__ = ["RECIPE", "SAMPLING", "answer", "shown", "statistics"]
 
 #: The fields of `Recipe` and `Sampling` that the answering commands take as options.
 RECIPE = ("kv", "context", "tiers", "quant", "verify", "lora_slots")
-SAMPLING = ("system", "max_tokens", "temperature", "top_k", "top_p", "seed", "stop_repeat")
+SAMPLING = (
+    "system", "reasoning_effort", "max_tokens", "temperature", "top_k", "top_p", "seed",
+    "stop_repeat",
+)  # fmt: skip
 
 
 def answer(session: "Session", prompt: str | list[int], options: dict) -> None:

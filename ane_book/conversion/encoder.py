@@ -9,6 +9,7 @@ tokens.
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ane_book.bundle.parts import Embedding, Tags, Vectors
 from ane_book.conversion.build import BundleBuilder
@@ -29,7 +30,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["BUILDERS", "EncoderBuilder", "TaggerBuilder"]
+__all__ = ["BUILDERS", "EncoderBuilder", "TaggerBuilder", "settings"]
+
+
+def settings(config: Any) -> dict[str, Any]:
+    """What a manifest says of vectors or scores beside the rows that the host adds."""
+    names = "pooling", "prompts", "default_prompt", "dimensions", "score"
+    own = {name: getattr(config, name) for name in names}
+    return {"causal": find(config.architecture).causal} | own
 
 
 class EncoderPass(GoldenPass):
@@ -101,9 +109,7 @@ class EncoderBuilder(BundleBuilder):
         if "positions" in self._outer:
             shape = self.recipe.context * self._types, config.hidden_size
             positions = Embedding(file="positions.npy", shape=shape)
-        names = "pooling", "prompts", "default_prompt", "dimensions", "score"
-        own = {name: getattr(config, name) for name in names}
-        return Vectors(positions=positions, causal=find(config.architecture).causal, **own)
+        return Vectors(positions=positions, **settings(config))
 
     @property
     def _types(self) -> int:

@@ -8,6 +8,7 @@ from ane_book.runtime.reranker import Ranked, Reranker
 from ane_book.runtime.sampling import Sampler
 from ane_book.runtime.session import Session
 from ane_book.runtime.tags import Tagger
+from ane_book.runtime.yes_no import YesNoReranker
 
 __all__ = [
     "Backend",
@@ -22,6 +23,7 @@ __all__ = [
     "Session",
     "Stream",
     "Tagger",
+    "YesNoReranker",
     "choose",
     "choose_backend",
 ]

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from functools import cached_property
 import json
 from pathlib import Path
+from typing import Any
 
 from ane_book.bundle import Bundle, manifest
 from ane_book.errors import InvalidBundle, InvalidInput
-from ane_book.text.chat import Messages, apart, as_messages
+from ane_book.text.chat import THINK, Messages, apart, as_messages
 from ane_book.text.process import TextProcess, check_text
 from tokenizers import Tokenizer
 
@@ -41,23 +42,23 @@ class BundleText:
         system: str | None = None,
         plain: bool = False,
         tools: Sequence[dict] | None = None,
-        literal: bool = False,
+        effort: str | None = None,
     ) -> list[int]:
         """The prompt's token ids: through the chat template, or as plain text without one.
 
         plain: leave the template out, to continue a text. tools: for the template, as OpenAI's
-        clients give them (`ane_book.text.tools`). literal: read the model's special tokens in
-        messages as the text that they are; without it as `transformers` reads them.
+        clients give them (`ane_book.text.tools`). effort: how much the model is to think, where
+        the template has a switch for it (`options.Sampling.reasoning_effort`). The model's special
+        tokens in messages are read as `transformers` reads them, unless `literal` made them text.
         """
         text = self._text
         if text.chat_template is not None and not plain:
             messages = as_messages(prompt, system)
-            if literal:
-                messages, tools = apart([messages, tools], self._markers, CUT)
             rendered = self._tokenizer.render(
-                text.chat_template, messages, text.bos_token, text.eos_token, tools=tools
-            )
-            parts = rendered.split(CUT) if literal else [rendered]
+                text.chat_template, messages, text.bos_token, text.eos_token, tools=tools,
+                effort=effort,
+            )  # fmt: skip
+            parts = rendered.split(CUT)
             return [token for part in parts for token in self._ids(part, special=False)]
         if not isinstance(prompt, str) or system is not None:
             raise InvalidInput(
@@ -65,6 +66,18 @@ class BundleText:
                 "without messages or system prompt"
             )
         return self._ids(prompt, special=True)
+
+    def literal(self, value: Any) -> Any:
+        """A JSON value for `encode`, in whose texts a special token is the text that it is."""
+        if self._text.chat_template is None:
+            return value
+        return apart(value, self._markers, CUT)
+
+    def thinks(self, token_ids: Sequence[int]) -> bool:
+        """Whether an answer to these tokens begins within a thought, as the template opens it."""
+        if THINK not in (self._text.chat_template or ""):
+            return False
+        return "".join(self.words(token_ids[-len(THINK) - 4 :])).rstrip().endswith(THINK)
 
     @cached_property
     def _markers(self) -> list[str]:
@@ -88,6 +101,11 @@ class BundleText:
     def tokens(self, text: str) -> list[int]:
         """The token ids of a text by itself, without template and special tokens."""
         return self._ids(text, special=False)
+
+    def plain_tokens(self, text: str) -> list[int]:
+        """The same, with special tokens in the text read as the text that they are."""
+        parts = apart(text, self._markers, CUT).split(CUT)
+        return [token for part in parts for token in self.tokens(part)]
 
     def words(self, token_ids: Sequence[int]) -> list[str]:
         """The text of each token by itself; U+FFFD for a part of a character."""

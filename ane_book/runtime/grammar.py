@@ -3,7 +3,8 @@
 Before a token is drawn, all tokens with which the text could no longer become an answer of the form
 are taken out of the logits. What is drawn among the others is drawn as ever, so an answer that is
 of the form by itself stays as it is, token for token. Special tokens are no text, and never taken;
-the end token is taken as soon as the text is whole, and only then.
+the end token is taken as soon as the text is whole, and only then. An answer that begins within a
+thought is free until that has ended.
 
 The masks come from llguidance, whose limits bound the time and memory that a grammar may take. What
 a JSON schema says and llguidance does not know is refused by its name.
@@ -18,6 +19,8 @@ from pathlib import Path
 
 from ane_book.errors import BackendUnavailable, InvalidInput
 from ane_book.extras import missing
+from ane_book.text.chat import THOUGHT
+from ane_book.text.process import check_text
 from ane_book.text.tools import SPACED
 import numpy as np
 
@@ -52,8 +55,9 @@ class GrammarTokens:
         self.vocabulary = vocabulary
         self._last: tuple | None = None  # a form, its text, and what was compiled of them
 
-    def mask(self, form: str, text: str) -> "Mask":
-        """The mask of one answer. form: one of `ane_book.options.FORMS`.
+    def mask(self, form: str, text: str, thinks: bool = False) -> "Mask":
+        """The mask of one answer. form: one of `ane_book.options.FORMS`. thinks: whether the answer
+        begins within a thought, behind which it keeps the form.
 
         The last form stays compiled: the answers to one request have it in common, and so have the
         turns of an agent. Raises InvalidInput for what is no such form, or a larger one than is
@@ -61,14 +65,17 @@ class GrammarTokens:
         """
         if len(text) > LONGEST:
             raise InvalidInput(f"{form}: it has {len(text):,} characters; {LONGEST:,} are taken")
+        check_text(text, f"{form}: it")
         last = self._last  # read once: another thread may set it
-        if last is None or last[:2] != (form, text):
-            self._last = last = (form, text, self._compiled(form, text))
-        return Mask(last[2].deep_copy(), form, self.vocabulary)
+        if last is None or last[:3] != (form, text, thinks):
+            self._last = last = (form, text, thinks, self._compiled(form, text, thinks))
+        return Mask(last[3].deep_copy(), form, self.vocabulary)
 
-    def _compiled(self, form: str, text: str):
+    def _compiled(self, form: str, text: str, thinks: bool):
         """llguidance's matcher of a form, before its first token."""
         grammar = _SOURCES[form](text)
+        if thinks:
+            grammar = _behind_a_thought(form, grammar)
         matcher = llguidance.LLMatcher(
             self._tokens,
             grammar,
@@ -118,9 +125,12 @@ def _schema(text: str) -> str:
         raise InvalidInput("json_schema: it has to be an object, such as {\"type\": \"object\"}")
     if _depth(text) > DEEPEST:
         raise InvalidInput(f"json_schema: it is nested more than {DEEPEST} deep")
-    return llguidance.LLMatcher.grammar_from_json_schema(
-        json.dumps(schema), defaults={"whitespace_pattern": SPACED["whitespace_pattern"]}
-    )
+    try:
+        return llguidance.LLMatcher.grammar_from_json_schema(
+            json.dumps(schema), defaults={"whitespace_pattern": SPACED["whitespace_pattern"]}
+        )
+    except ValueError as error:  # half of a character, which JSON can write and UTF-8 cannot
+        raise InvalidInput(f"json_schema: {_reason(str(error))}") from None
 
 
 def _depth(text: str) -> int:
@@ -137,6 +147,15 @@ _SOURCES = {
     "regex": lambda text: llguidance.LLMatcher.grammar_from_regex(text),
     "grammar": lambda text: llguidance.LLMatcher.grammar_from_lark(text),
 }
+
+
+def _behind_a_thought(form: str, grammar: str) -> str:
+    """A grammar for the text behind the end of a thought."""
+    said = {"lark_grammar": grammar} if form == "grammar" else json.loads(grammar)["grammars"][0]
+    start = r"start: thought /[ \t\r\n]{0,4}/ @said"
+    thought = f"thought[lazy]: /(.|\\n)*/ {json.dumps(THOUGHT)}"
+    first = {"lark_grammar": f"{start}\n{thought}"}
+    return json.dumps({"grammars": [first, said | {"name": "said"}]})
 
 
 def _reason(error: str) -> str:

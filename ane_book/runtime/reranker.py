@@ -18,7 +18,7 @@ from ane_book.runtime.pooled import PooledEncoder
 from ane_book.text.process import check_text
 import numpy as np
 
-__all__ = ["Ranked", "Reranker"]
+__all__ = ["Pair", "Ranked", "Ranking", "Reranker", "ranked"]
 
 Pair = tuple[list[int], list[int]]  # token ids, and the type of each
 
@@ -34,10 +34,16 @@ class Ranked:
     relevance_score: float
 
 
-class Reranker(PooledEncoder):
-    """Relevance scores from a bundle."""
+class Ranking:
+    """What scores pairs of a query and a document."""
 
-    task = "reranking"
+    def scores(self, pairs: Sequence[Pair]) -> np.ndarray:
+        """The relevance score of each encoded pair, float32 (n,), in the order given."""
+        raise NotImplementedError
+
+    def _read(self, query: str, document: str, what: str, cut: bool) -> tuple[Pair, str]:
+        """A pair, encoded and cut, and the sentence that tells of the cut; "" without one."""
+        raise NotImplementedError
 
     def rank(
         self, query: str, documents: Sequence[str], top_n: int | None = None, cut: bool = True
@@ -69,6 +75,12 @@ class Reranker(PooledEncoder):
         if told:
             warnings.warn(TextCut(told), stacklevel=2)
         return pair
+
+
+class Reranker(Ranking, PooledEncoder):
+    """Relevance scores from a bundle."""
+
+    task = "reranking"
 
     def _read(self, query: str, document: str, what: str, cut: bool) -> tuple[Pair, str]:
         """A pair, encoded and cut, and the sentence that tells of the cut; "" without one."""

@@ -250,9 +250,9 @@ class Session(BundleText):
                 "only; use temperature 0 without logprobs, bias, penalties and forms, or convert "
                 "without argmax_output"
             )
-        sampler = self._sampler(how)
         drafter = choose_drafter(draft, self)
-        ids = self._given(prompt, how.system)
+        ids = self._given(prompt, how)
+        sampler = self._sampler(how, ids)
         most = min(how.max_tokens, self._room(ids))
         shown = {self.token_id(token): token for token in how.shown}
         text = TextStream(self._tokenizer, tuple(filter(None, how.stop)), shown)
@@ -260,26 +260,28 @@ class Session(BundleText):
         draw = int if self._runner.argmax_output else sampler
         return Stream(self._answer(ids, answer, draw, drafter, how.reuse_cache), sampler.drawn)
 
-    def _sampler(self, how: Sampling) -> Sampler:
+    def _sampler(self, how: Sampling, ids: list[int]) -> Sampler:
         if wrong := [token for token in how.logit_bias if token >= self._runner.vocabulary]:
             raise InvalidInput(
                 f"logit_bias: token id {wrong[0]} is outside the vocabulary of "
                 f"{self._runner.vocabulary}"
             )
         fields = {name: getattr(how, name) for name in Sampler.__match_args__ if name != "mask"}
-        return Sampler(**fields, mask=how.form and self._grammar_tokens.mask(*how.form))
+        mask = how.form and self._grammar_tokens.mask(*how.form, self.thinks(ids))
+        return Sampler(**fields, mask=mask)
 
     @cached_property
     def _grammar_tokens(self) -> GrammarTokens:
         ends = self._text.eos_token_ids
         return GrammarTokens(self._tokenizer_file, self._runner.vocabulary, ends)
 
-    def _given(self, prompt: str | Messages | TokenIds, system: str | None) -> list[int]:
+    def _given(self, prompt: str | Messages | TokenIds, how: Sampling) -> list[int]:
         """The token ids of a prompt, which may be token ids already."""
         if not _are_ids(prompt):
-            return self.encode(prompt, system)
-        if system is not None:
-            raise InvalidInput("token ids go as they are; a system prompt has no place in them")
+            return self.encode(prompt, how.system, effort=how.reasoning_effort)
+        for name in ("system prompt", "reasoning_effort"):
+            if getattr(how, name.removesuffix(" prompt")) is not None:
+                raise InvalidInput(f"token ids go as they are; a {name} has no place in them")
         return self._valid(prompt).tolist()
 
     def _room(self, ids: list[int]) -> int:

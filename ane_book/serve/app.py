@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Annotated, Any
 
 from ane_book import __version__
-from ane_book.runtime import Embedder, Reranker
+from ane_book.runtime import Embedder, Reranker, YesNoReranker
 from ane_book.serve.api import requests
 from ane_book.serve.api.answers import ChatShape, CompletionShape, choices
 from ane_book.serve.api.refusal import Refusal
@@ -56,13 +56,19 @@ def embedded(
 
 
 def scored(
-    reranker: Reranker, query: str, texts: Sequence[str]
+    slot: Reranker | ServedSession, query: str, texts: Sequence[str]
 ) -> Generator[tuple | None, None, None]:
     """Yield the score and the number of tokens of each document; None for a step without one."""
+    reranker = YesNoReranker(slot.session) if isinstance(slot, ServedSession) else slot
     pairs = []
     for i, text in enumerate(texts):
         pairs.append(reranker.encode(query, text, f"document {i}", cut=False))
         yield None
+    if isinstance(slot, ServedSession):
+        for ids, types in pairs:
+            slot.keep(ids)
+            yield float(reranker.scores([(ids, types)])[0]), len(ids)
+        return
     for start in range(0, len(pairs), AT_A_TIME):
         part = pairs[start : start + AT_A_TIME]
         yield from zip(reranker.scores(part), (len(ids) for ids, _ in part), strict=True)
@@ -88,8 +94,9 @@ class Service:
         sampling = self._sampling(asked, model, asked.most, 1.0) | asked.form()
         tools, choice = asked.offered
         ask = Ask(
-            [messages], sampling, asked.n, _seed(asked), tools=tools, choice=choice, parts=True
-        )
+            [messages], sampling, asked.n, _seed(asked), effort=asked.effort,
+            tools=tools, choice=choice, parts=True,
+        )  # fmt: skip
         return self.text(request, model, asked, ask, shaped(model.name, model.seal, **shape))
 
     def completion(self, request: Request, asked: requests.Completion) -> Response:
@@ -113,8 +120,8 @@ class Service:
         return VectorsAnswer(self, job, request.state.note, asked.encoding_format)
 
     def rerank(self, request: Request, asked: requests.Rerank) -> Response:
-        model, texts = self.pool.find(asked.model, RERANKING), asked.texts()
-        job = Job(model, lambda reranker: scored(reranker, asked.query, texts))
+        model, texts = self.pool.find(asked.model, RERANKING, TEXT), asked.texts()
+        job = Job(model, lambda slot: scored(slot, asked.query, texts))
         return RankingAnswer(self, job, request.state.note, asked)
 
     def choose(self, request: Request, asked: requests.Choose) -> Response:

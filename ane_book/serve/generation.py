@@ -18,10 +18,10 @@ from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.answer import Result, common_prefix
 from ane_book.runtime.choosing import Option, choosing
 from ane_book.runtime.sampling import TokenLogprobs
-from ane_book.serve.splitting import THINK, THOUGHT, Part, Splitting
+from ane_book.serve.splitting import Part, Splitting
 from ane_book.text.calls import CallPart
-from ane_book.text.chat import Messages
-from ane_book.text.tools import Calling, tool_form
+from ane_book.text.chat import THINK, Messages
+from ane_book.text.tools import Calling, cut_call, tool_form
 
 __all__ = [
     "Ask", "CallPiece", "Finished", "ServedSession", "Started", "TextPiece", "Token", "Weighed",
@@ -35,6 +35,7 @@ class Ask:
 
     prompts: texts, conversations, or token ids. system: of a text. plain: no chat template.
     sampling: fields of `options.Sampling`, but for the seed, of which the i-th answer has seed + i.
+    effort: how much the model is to think.
     tools, choice: what the answers may call, and whether they have to. parts: split the answers
     into thoughts, text and calls (`ane_book.serve.splitting`).
     """
@@ -45,6 +46,7 @@ class Ask:
     seed: int | None = None
     system: str | None = None
     plain: bool = False
+    effort: str | None = None
     tools: Sequence[dict] = ()
     choice: Calling = field(default_factory=Calling)
     parts: bool = False
@@ -130,34 +132,38 @@ class ServedSession:
         """A prompt's token ids."""
         if isinstance(prompt, list) and isinstance(prompt[0], int):
             return prompt
-        read = ask.tools if self._form.read else None
-        if not isinstance(prompt, str):
-            prompt = self._form.messages(prompt, ask.tools)
-        ids = self.session.encode(prompt, ask.system, ask.plain, read or None, literal=True)
+        literal = (lambda value: value) if ask.plain else self.session.literal
+        read = literal(list(ask.tools)) if ask.tools and self._form.read else None
+        if isinstance(prompt, str):
+            told, cut = literal(prompt), None
+        else:
+            told, cut = self._form.messages(prompt, ask.tools, literal), cut_call(prompt)
+        try:
+            ids = self.session.encode(told, literal(ask.system), ask.plain, read, ask.effort)
+        except InvalidInput as error:
+            if cut is None:
+                raise
+            raise InvalidInput(
+                f"{cut}: its arguments are no JSON object, which this model may not take; make "
+                f"them whole, or leave the call and its result out ({error})"
+            ) from None
         if not ids:
             raise InvalidInput("the prompt is empty; give at least one character")
         return ids
 
-    def sampling(self, ask: Ask, ids: list[int]) -> dict:
-        """The fields of `options.Sampling` for an answer to these tokens, with the form that calls
-        of tools have to keep."""
+    def sampling(self, ask: Ask) -> dict:
+        """The fields of `options.Sampling` for an answer, with the form that calls of tools have
+        to keep."""
         if not ask.tools:
             return ask.sampling
         special = self._form.special(self.session.special_tokens)
-        thinking = THOUGHT if self._thinks(ask, ids) else None
-        grammar = self._form.grammar(ask.tools, ask.choice, special, thinking)
+        grammar = self._form.grammar(ask.tools, ask.choice, special)
         return ask.sampling | {"grammar": grammar, "shown": tuple(special)}
 
     def splitting(self, ask: Ask, ids: list[int]) -> Splitting:
         """Splits an answer to these tokens into its parts."""
         marked = ask.parts and THINK in self._template
-        return Splitting(self._form, ask.tools, marked, self._thinks(ask, ids))
-
-    def _thinks(self, ask: Ask, ids: list[int]) -> bool:
-        """Whether an answer to these tokens begins within a thought."""
-        if not ask.parts or THINK not in self._template:
-            return False
-        return "".join(self.session.words(ids[-4:])).rstrip().endswith(THINK)
+        return Splitting(self._form, ask.tools, marked, marked and self.session.thinks(ids))
 
     def use(self, adapter: Adapter | None) -> None:
         """Answer with this adapter; nothing is kept of what another one, or none, has computed."""
@@ -182,13 +188,13 @@ def answers(
     session = served.session
     prompts = [served.ids(ask, prompt) for prompt in ask.prompts]
     for ids in prompts:  # runs nothing, but refuses a prompt that does not fit
-        session.stream(ids, reuse_cache=True, **served.sampling(ask, ids))
+        session.stream(ids, reuse_cache=True, **served.sampling(ask))
     yield Started(sum(map(len, prompts)))
     for i, ids in enumerate(prompts):
         for j in range(ask.n):
             index, seed = i * ask.n + j, ask.seed if ask.seed is None else ask.seed + j
             cached = served.keep(ids)
-            how = {"seed": seed, "draft": served.draft, **served.sampling(ask, ids)}
+            how = {"seed": seed, "draft": served.draft, **served.sampling(ask)}
             stream = session.stream(ids, reuse_cache=True, **how)
             splitting = served.splitting(ask, ids)
             shown = 0

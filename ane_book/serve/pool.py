@@ -157,8 +157,9 @@ class Pool:
         self._memory, self._change = memory, Condition()
         self._open: dict[str, _Open] = {}
 
-    def find(self, name: str | None, task: str) -> Model:
-        """The model of a name, or the first for a task; raises Refusal."""
+    def find(self, name: str | None, task: str, other: str = "") -> Model:
+        """The model of a name, or the first for a task; raises Refusal. other: a task whose models
+        do as well, if they are named."""
         fit = [model for model in self.models.values() if model.task == task]
         if name is None and fit:
             return fit[0]
@@ -168,7 +169,7 @@ class Pool:
             asked = "" if name is None else f"the model {name[:100]!r} does not exist; "
             message = f"{asked}here {names} {DOES[task]}"
             raise Refusal(404, message, code="model_not_found", param="model")
-        if model.task != task:
+        if model.task not in (task, other):
             message = f"{name} {DOES[model.task]}; this path is for one that {DOES[task]}"
             raise Refusal(400, message, code="model_not_supported", param="model")
         return model

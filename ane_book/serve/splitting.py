@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Literal
 
 from ane_book.text.calls import CallPart, CallReader, overlap
+from ane_book.text.chat import THINK, THOUGHT
 from ane_book.text.tools import ToolForm, Tools
 
-__all__ = ["THINK", "THOUGHT", "Part", "Splitting"]
+__all__ = ["Part", "Splitting"]
 
 Part = Literal["reasoning", "content"]
-THINK, THOUGHT = "<think>", "</think>"
 
 
 class Splitting:

@@ -12,7 +12,10 @@ from typing import Any
 
 from ane_book.errors import InvalidInput, InvalidType
 
-__all__ = ["Messages", "apart", "as_messages"]
+__all__ = ["DEEPEST", "THINK", "THOUGHT", "Messages", "apart", "as_messages", "too_deep"]
+
+THINK, THOUGHT = "<think>", "</think>"  # what stands around a model's thought
+DEEPEST = 100  # lists and objects within each other that a stranger may send
 
 #: A conversation: [{"role": "user", "content": "..."}, ...].
 Messages = list[dict]
@@ -54,6 +57,15 @@ def _plain_message(message, index: int) -> dict:
     if not isinstance(plain["role"], str):
         raise InvalidInput(f"message {index}: its role is not a string")
     return plain
+
+
+def too_deep(value: Any) -> bool:
+    """Whether lists and objects of a JSON value lie deeper in each other than is taken."""
+    level = [value]
+    for _ in range(DEEPEST):
+        nested = [each for each in level if isinstance(each, list | dict)]
+        level = [v for each in nested for v in (each.values() if isinstance(each, dict) else each)]
+    return bool(level)
 
 
 def apart(value: Any, markers: Sequence[str], cut: str) -> Any:

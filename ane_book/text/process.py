@@ -70,9 +70,10 @@ class TextProcess:
         eos_token: str | None = None,
         today: date | None = None,
         tools: Sequence[dict] | None = None,
+        effort: str | None = None,
     ) -> str:
         """Render messages as `text.template.render` does, at the beginning of a day or now."""
-        tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        tokens = {"bos_token": bos_token, "eos_token": eos_token, "effort": effort}
         given = {"messages": messages, "tools": tools, "day": today and today.isoformat()}
         return self._call("render", template=template, **given, **tokens)
 

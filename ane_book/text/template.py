@@ -8,14 +8,14 @@ Reference: https://huggingface.co/docs/transformers/chat_templating (and its
 `utils/chat_template_utils.py` for the names a template may use).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import lru_cache
 import json
 
 from ane_book.errors import InvalidInput
-from ane_book.text.chat import Messages
-from jinja2 import TemplateError, nodes
+from ane_book.text.chat import THINK, Messages
+from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -46,13 +46,15 @@ def _tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=F
 
 @lru_cache(maxsize=8)
 def _compile(template: str):
+    """The template, and the names of what it is given."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     try:
-        return environment.from_string(template)
+        names = meta.find_undeclared_variables(environment.parse(template))
+        return environment.from_string(template), names
     except Exception as error:  # the compiler folds constants, so it meets all that code can raise
         raise InvalidInput(
             f"the model's chat template is not valid Jinja: {_reason(error)}"
@@ -65,6 +67,24 @@ def _reason(error: Exception) -> str:
     return f"{named}{error}"
 
 
+def _switches(effort: str, names: Collection[str], thinks: bool) -> dict[str, str | bool]:
+    """What a template is told of how much the model is to think.
+
+    names: of what the template is given. gpt-oss' and newer ones of Mistral's know the effort by
+    its name; those of Qwen3, SmolLM3 and EXAONE 4 whether to think, Granite 3.3's by a shorter
+    name. thinks: whether it has tags of a thought.
+    """
+    named = {"reasoning_effort": effort} if "reasoning_effort" in names else {}
+    thinking = effort not in ("none", "minimal")
+    found = named | {n: thinking for n in ("enable_thinking", "thinking") if n in names}
+    if not found and (thinking or thinks):
+        raise InvalidInput(
+            f"reasoning_effort: this model's chat template has no switch for {effort!r}; leave it "
+            "out"
+        )
+    return found
+
+
 def render(
     template: str,
     messages: Messages,
@@ -74,22 +94,26 @@ def render(
     eos_token: str | None = None,
     now: datetime | None = None,
     tools: Sequence[dict] | None = None,
+    effort: str | None = None,
 ) -> str:
     """Render messages as the text that the model reads; it holds all special tokens already.
 
     now: for a template that writes the date; by default what the clock says. tools: functions that
-    the model may ask for, where the template knows any.
+    the model may ask for, where the template knows any. effort: how much the model is to think.
     Raises InvalidInput with the template's own words when it refuses the messages.
     """
     tokens = {"bos_token": bos_token, "eos_token": eos_token}
+    compiled, names = _compile(template)
+    switches = {} if effort is None else _switches(effort, names, THINK in template)
     try:
-        return _compile(template).render(
+        return compiled.render(
             messages=messages,
             tools=tools,
             documents=None,
             add_generation_prompt=add_generation_prompt,
             strftime_now=lambda layout: (now or datetime.now()).strftime(layout),
             **{name: token for name, token in tokens.items() if token is not None},
+            **switches,
         )
     except Exception as error:  # a template is a program, and may fail as any
         raise InvalidInput(

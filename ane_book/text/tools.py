@@ -10,24 +10,30 @@ its schema (`ane_book.runtime.grammar`).
     hermes    <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>  one after the other
     xml       <tool_call>\n<function=f>\n...</function>\n</tool_call>       one after the other
     list      [TOOL_CALLS] or <|tool_call|>, then [{"name": ..., "arguments": ...}]  in the list
-    args      [TOOL_CALLS]f[ARGS]{...}                                    one after the other
+    args      [TOOL_CALLS]f[ARGS]{...}, or ...f[CALL_ID]id[ARGS]{...}       one after the other
+    python    <|tool_call_start|>[f(a=1)]<|tool_call_end|>                  in the list
+              <function_calls>f(a=1)</function_calls>                       a line each
     llama     {"name": "f", "parameters": {...}}                            no
 
 References: huggingface.co/docs/transformers/chat_extras; the templates of Qwen2.5, Qwen3.5, Mistral
-7B v0.3, Ministral 3, Granite 3 and Llama 3.1.
+7B v0.3, Ministral 3, Granite 3, Llama 3.1, LFM2, LFM2.5, OLMo 3 and Phi-4-mini (whose calls are on
+its model card), and those of mistral-common for Mistral Small 3.2 (version 11).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 import json
 import re
+from typing import Any, Literal
 
 from ane_book.errors import InvalidInput
 from ane_book.text.calls import CallReader, JsonReader
+from ane_book.text.chat import too_deep
+from ane_book.text.python_calls import PythonReader, python_call, python_rules
 from ane_book.text.xml_calls import XmlReader, xml_rules
 
-__all__ = ["SPACED", "Calling", "ToolForm", "Tools", "tool_form"]
+__all__ = ["SPACED", "Calling", "ToolForm", "Tools", "cut_call", "tool_form"]
 
 SYSTEM = """You may call functions to help with the user's question. They are, as JSON schemas:
 <tools>
@@ -60,10 +66,12 @@ class Calling:
 class ToolForm:
     """How a model writes calls, and reads tools.
 
-    opening, closing: what stands around a call, or a list of them. between: two calls. arguments:
-    the key of these; "" where name and arguments stand apart. marks: between name and arguments
-    then. listed: several calls are a list. xml: arguments stand between tags. read: whether the
-    template reads the tools. nine: ids have nine letters or digits.
+    opening, closing: what stands around a call, or a list of them. listed: between two calls of a
+    list; "" where each call has its own opening. between: such calls. arguments: the key of these;
+    "" where name and arguments stand apart. marks: between name and arguments then. numbered: an id
+    may stand before that, behind this. written: how arguments are. nine: ids have nine letters or
+    digits. read: whether the template reads the tools; "system": as a part of the system prompt.
+    kept: whether it shows the calls of earlier turns.
     """
 
     opening: str
@@ -71,14 +79,16 @@ class ToolForm:
     arguments: str = "arguments"
     between: str = "\n"
     marks: str = ""
-    listed: bool = False
-    xml: bool = False
-    read: bool = True
+    numbered: str = ""
+    listed: str = ""
+    written: Literal["json", "xml", "python"] = "json"
+    read: bool | Literal["system"] = True
+    kept: bool = True
     nine: bool = False
 
     def special(self, tokens: Mapping[str, int]) -> dict[str, int]:
         """Which of these special tokens, by their text, stand in a call."""
-        said = self.opening + self.marks + self.closing
+        said = self.opening + self.numbered + self.marks + self.closing
         return {text: token for text, token in tokens.items() if text in said}
 
     def grammar(
@@ -86,22 +96,17 @@ class ToolForm:
         tools: Tools,
         choice: Calling,
         special: Mapping[str, int] | None = None,
-        thinking: str | None = None,
     ) -> str:
         """The grammar of an answer: text, or calls of these tools, or calls alone.
 
-        special: ids of the special tokens in a call. thinking: what ends the thought that the
-        answer begins within. Raises InvalidInput for a schema that cannot be held to.
+        special: ids of the special tokens in a call. Raises InvalidInput for a schema that cannot
+        be held to.
         """
         special = special or {}
         rules = [f"call: {' | '.join(f'call_{i}' for i in range(len(tools)))}"]
         for i, tool in enumerate(tools):
             rules += self._call(i, tool["function"], special)
         starts = self._starts(choice, special)
-        if thinking is not None:
-            starts[0] = starts[0].replace("start: ", "said: ")
-            thought = f"thought[lazy]: /(.|\\n)*/ {json.dumps(thinking)}"
-            starts = [r"start: thought /[ \t\r\n]{0,4}/ said", thought, *starts]
         return "\n".join(["%llguidance {}", *starts, *rules])
 
     def _call(self, i: int, function: dict, special: Mapping[str, int]) -> list[str]:
@@ -110,26 +115,31 @@ class ToolForm:
         schema = {"type": "object"} | (function.get("parameters") or empty)
         if schema["type"] != "object":
             raise InvalidInput(f"tools: {name}: parameters have to be of the type object")
-        if self.xml:
+        if self.written != "json":
+            rules = xml_rules if self.written == "xml" else python_rules
             try:
-                return xml_rules(i, name, schema, SPACED)
+                return rules(i, name, schema, SPACED)
             except (AttributeError, TypeError, RecursionError):  # a list where an object has to be
                 raise InvalidInput(f"tools: {name}: parameters are no JSON schema") from None
         arguments = f"args_{i}: %json {json.dumps(schema | {'x-guidance': SPACED})}"
         if not self.arguments:
-            head = f"{json.dumps(name)} {_said(self.marks, special)}"
+            head = f"{json.dumps(name)} {self._id(special)} {_said(self.marks, special)}"
             return [f"call_{i}: {head} args_{i}", arguments]
         head = f'{{"name": {json.dumps(name)}, "{self.arguments}": '
         return [f'call_{i}: {json.dumps(head)} args_{i} "}}"', arguments]
+
+    def _id(self, special: Mapping[str, int]) -> str:
+        return f"({_said(self.numbered, special)} /[a-zA-Z0-9]{{9}}/)?" if self.numbered else ""
 
     def _starts(self, choice: Calling, special: Mapping[str, int]) -> list[str]:
         if not self.opening:  # the whole answer is a call, or text that does not begin as one
             return ["start: call" if choice.must else "start: TEXT | call", r"TEXT: /[^{](.|\n)*/"]
         first, several = _said(self.opening, special), choice.several
+        closing, more = _said(self.closing, special), ""
         if self.listed:
-            rest, more = 'rest: "[" call' + ' (", " call)*' * several + ' "]"', ""
+            rest = f"rest: call {f'({json.dumps(self.listed)} call)*' * several} {closing}"
         else:
-            rest = f"rest: call {_said(self.closing, special)}"
+            rest = f"rest: call {closing}"
             more = f"({_said(self.between + self.opening, special)} rest)*" * several
         if choice.must:
             return [f"start: {first} rest {more}", rest]
@@ -140,52 +150,82 @@ class ToolForm:
 
     def reader(self, tools: Tools) -> CallReader:
         """Reads what follows the first opening of an answer."""
-        if self.xml:
+        if self.written == "python":
+            return PythonReader()
+        if self.written == "xml":
             functions = [tool["function"] for tool in tools]
             return XmlReader({f["name"]: f.get("parameters") or {} for f in functions})
         if not self.arguments:
-            return JsonReader(r"([\w-]+)" + re.escape(self.marks))
+            number = rf"(?:{re.escape(self.numbered)}\w{{9}})?" if self.numbered else ""
+            return JsonReader(r"([\w-]+)" + number + re.escape(self.marks))
         return JsonReader(rf'\{{"name": ("[^"\\]*"), "{self.arguments}":')
 
-    def messages(self, messages: list[dict], tools: Tools) -> list[dict]:
+    def messages(
+        self,
+        messages: list[dict],
+        tools: Tools,
+        literal: Callable[[Any], Any] = lambda value: value,
+    ) -> list[dict]:
         """Messages with calls and results as the template takes them; where it takes none, as text,
-        with the tools in the system prompt."""
-        plain = [_with_values(message) for message in messages]
+        with the tools in the system prompt.
+
+        literal: for what a client wrote, in whose texts no special token may be read as one. A call
+        that was cut has arguments that are no JSON object; they stay the text that they are.
+        """
+        plain, tools = literal([_with_values(message) for message in messages]), literal(tools)
         if self.nine:
             plain = [_with_short_ids(message) for message in plain]
+        if not self.kept:
+            plain = [self._with_calls_as_text(message) for message in plain]
+        if self.read == "system":
+            return _with_tools(plain, tools)
         if self.read:
             return plain
-        told = [self._as_text(message) for message in plain]
+        told = [_result_as_text(message) for message in plain]
         if not tools:
             return told
-        listed = SYSTEM.format(tools="\n".join(json.dumps(tool) for tool in tools))
+        listed = SYSTEM.format(tools="\n".join(map(_json, tools)))
         if told and told[0]["role"] == "system":
             told[0] = told[0] | {"content": f"{told[0]['content']}\n\n{listed}"}
             return told
         return [{"role": "system", "content": listed}, *told]
 
-    def _as_text(self, message: dict) -> dict:
-        if message["role"] == "tool":
-            return {
-                "role": "user",
-                "content": f"<tool_response>\n{message['content']}\n</tool_response>",
-            }
-        calls = [
-            f"{self.opening}{json.dumps(call['function'])}{self.closing}"
-            for call in message.get("tool_calls", ())
-        ]
-        parts = [part for part in (message["content"], *calls) if part]
-        return {"role": message["role"], "content": "\n".join(parts)}
+    def _with_calls_as_text(self, message: dict) -> dict:
+        if not (calls := message.get("tool_calls")):
+            return message
+        bodies = [self._body(**call["function"]) for call in calls]
+        if self.listed:
+            bodies = [self.listed.join(bodies)]
+        said = self.between.join(f"{self.opening}{body}{self.closing}" for body in bodies)
+        content = f"{message['content']}\n{said}" if message["content"] else said
+        return {"role": message["role"], "content": content}
+
+    def _body(self, name: str, arguments: dict | str) -> str:
+        """A call as the model writes it, without what stands around it."""
+        if self.written == "python":
+            return python_call(name, arguments)
+        said = arguments if isinstance(arguments, str) else _json(arguments)
+        return f'{{"name": {_json(name)}, "{self.arguments}": {said}}}'
 
 
 HERMES = ToolForm("<tool_call>\n", "\n</tool_call>")
 UNREAD = replace(HERMES, read=False)
+LIST = ToolForm("[TOOL_CALLS][", "]", listed=", ", nine=True)
+ARGS = ToolForm("[TOOL_CALLS]", "", "", "", marks="[ARGS]", nine=True)
+PYTHON = ToolForm("<|tool_call_start|>[", "]<|tool_call_end|>", listed=", ", written="python")
+GRANITE = ToolForm("<|tool_call|>[", "]", listed=", ")
 #: What a template has, and the form of its model; the first that is there counts.
 FORMS = {
-    "<function=": replace(HERMES, xml=True),
-    "[ARGS]": ToolForm("[TOOL_CALLS]", "", "", "", marks="[ARGS]", nine=True),
-    "[TOOL_CALLS]": ToolForm("[TOOL_CALLS]", "", listed=True, nine=True),
-    "<|tool_call|>": ToolForm("<|tool_call|>", "", listed=True),
+    "<function=": replace(HERMES, written="xml"),
+    "<function_calls>": replace(
+        PYTHON, opening="<function_calls>", closing="</function_calls>", listed="\n"
+    ),
+    "List of tools: ": PYTHON,
+    "[CALL_ID]": replace(ARGS, numbered="[CALL_ID]"),
+    "[ARGS]": ARGS,
+    "[TOOL_CALLS]": LIST,
+    "message['tools']": replace(GRANITE, closing="]<|/tool_call|>", read="system"),
+    "<|tool_call|>": GRANITE,
     "<tool_call>": HERMES,
     '"parameters": ': ToolForm("", "", "parameters"),
 }
@@ -193,11 +233,10 @@ FORMS = {
 
 def tool_form(template: str) -> ToolForm:
     """The form of a model, by its chat template."""
+    form = UNREAD
     if "tools" in template:
-        for mark, form in FORMS.items():
-            if mark in template:
-                return form
-    return UNREAD
+        form = next((form for mark, form in FORMS.items() if mark in template), UNREAD)
+    return replace(form, kept=bool(form.read) and "tool_calls" in template)
 
 
 def _said(text: str, special: Mapping[str, int]) -> str:
@@ -207,6 +246,10 @@ def _said(text: str, special: Mapping[str, int]) -> str:
     return " ".join(f"<[{special[p]}]>" if p in special else json.dumps(p) for p in parts if p)
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def _with_values(message: dict) -> dict:
     """A message whose calls have arguments as values, not as JSON, and some content."""
     if "tool_calls" not in message:
@@ -214,9 +257,46 @@ def _with_values(message: dict) -> dict:
     calls = []
     for call in message["tool_calls"]:
         function = call["function"]
-        arguments = json.loads(function["arguments"] or "{}")
+        arguments = _value(function["arguments"])
         calls.append({**call, "function": {"name": function["name"], "arguments": arguments}})
     return {**message, "content": message["content"] or "", "tool_calls": calls}
+
+
+def _value(arguments: str) -> dict | str:
+    """The arguments of a call, or the text that they are, where that is no object of JSON."""
+    try:
+        value = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) and not too_deep(value) else arguments
+
+
+def cut_call(messages: Sequence[dict]) -> str | None:
+    """The place of the first call whose arguments are no JSON object."""
+    for i, message in enumerate(messages):
+        for j, call in enumerate(message.get("tool_calls", ())):
+            if isinstance(_value(call["function"]["arguments"]), str):
+                return f"messages.{i}.tool_calls.{j}"
+    return None
+
+
+def _result_as_text(message: dict) -> dict:
+    if message["role"] != "tool":
+        return message
+    content = f"<tool_response>\n{message['content']}\n</tool_response>"
+    return {"role": "user", "content": content}
+
+
+def _with_tools(messages: list[dict], tools: Tools) -> list[dict]:
+    """Messages as Phi-4-mini's template takes them: tools are a field of the system message, and
+    the role of a result is the name of its token."""
+    told = [m | {"role": "tool_response"} if m["role"] == "tool" else m for m in messages]
+    if not tools:
+        return told
+    system = {"role": "system", "content": "You are a helpful assistant with some tools."}
+    if told and told[0]["role"] == "system":
+        system, told = told[0], told[1:]
+    return [system | {"tools": _json([tool["function"] for tool in tools])}, *told]
 
 
 def _with_short_ids(message: dict) -> dict:

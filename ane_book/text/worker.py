@@ -44,11 +44,13 @@ class Text:
         eos_token: str | None,
         day: str | None,
         tools: list[dict] | None,
+        effort: str | None,
     ) -> str:
         now = datetime.fromisoformat(day) if day else None
         text = render(
-            template, messages, bos_token=bos_token, eos_token=eos_token, now=now, tools=tools
-        )
+            template, messages, bos_token=bos_token, eos_token=eos_token, now=now, tools=tools,
+            effort=effort,
+        )  # fmt: skip
         if len(text) > LONGEST:
             raise InvalidInput(f"the model's chat template gives {len(text):,} characters")
         return text

@@ -21,7 +21,7 @@ import re
 from ane_book.errors import InvalidInput
 from ane_book.text.calls import CallPart, overlap
 
-__all__ = ["XmlReader", "xml_rules"]
+__all__ = ["HEEDED", "SILENT", "XmlReader", "kinds", "resolved", "xml_rules"]
 
 STOP = "\n</parameter>"
 END = STOP + "\n"
@@ -47,12 +47,12 @@ def xml_rules(i: int, name: str, schema: dict, spaced: dict) -> list[str]:
 
 
 def _value(rule: str, place: str, given: dict, whole: dict, spaced: dict) -> list[str]:
-    schema = _resolved(given, whole)
+    schema = resolved(given, whole)
     if not _is_text(schema, whole):
         kept = {key: whole[key] for key in ("$defs", "definitions") if key in whole}
         said = json.dumps(schema | kept | {"x-guidance": spaced})
         return [f"{rule}: {rule}_json {_text(END)}", f"{rule}_json: %json {said}"]
-    options = [_resolved(each, whole).keys() - {"type"} for each in schema.get("anyOf", ())]
+    options = [resolved(each, whole).keys() - {"type"} for each in schema.get("anyOf", ())]
     if wrong := sorted(set().union(schema.keys() - OF_TEXT, *options) - SILENT):
         raise InvalidInput(f"tools: {place}: {wrong[0]} cannot be held to in this model's calls")
     if known := schema.get("enum", [schema["const"]] if "const" in schema else None):
@@ -78,7 +78,7 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _resolved(schema: dict, whole: dict) -> dict:
+def resolved(schema: dict, whole: dict) -> dict:
     """A schema, or what it refers to in the definitions of the whole."""
     for _ in range(8):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
@@ -89,19 +89,19 @@ def _resolved(schema: dict, whole: dict) -> dict:
     return schema if isinstance(schema, dict) else {}
 
 
-def _kinds(schema: dict, whole: dict) -> list[str]:
+def kinds(schema: dict, whole: dict) -> list[str]:
     """The types that a schema allows, as far as it names them."""
-    options = [_resolved(each, whole) for each in schema.get("anyOf", ())]
+    options = [resolved(each, whole) for each in schema.get("anyOf", ())]
     kind = schema.get("type", [])
     said = [kind] if isinstance(kind, str) else list(kind)
-    return [*said, *(each for option in options for each in _kinds(option, whole))]
+    return [*said, *(each for option in options for each in kinds(option, whole))]
 
 
 def _is_text(schema: dict, whole: dict) -> bool:
     """Whether a value stands there as it is, since it may be a text."""
     if known := schema.get("enum", [schema["const"]] if "const" in schema else None):
         return all(isinstance(each, str) for each in known)
-    return "string" in _kinds(schema, whole)
+    return "string" in kinds(schema, whole)
 
 
 class XmlReader:
@@ -140,10 +140,10 @@ class XmlReader:
         if key is None:
             self.whole = True
             return [self._part("{}" if self._first else "}")]
-        value = _resolved(self._schema.get("properties", {}).get(key, {"type": "string"}),
+        value = resolved(self._schema.get("properties", {}).get(key, {"type": "string"}),
                           self._schema)  # fmt: skip
         self._key, self._quoted, self._text = key, False, _is_text(value, self._schema)
-        self._null = self._text and "null" in _kinds(value, self._schema)
+        self._null = self._text and "null" in kinds(value, self._schema)
         before, self._first = "{" if self._first else ", ", False
         return [self._part(f"{before}{_text(key)}: ")]
 

@@ -68,8 +68,15 @@ class GGUFSource(WeightSource):
         self.files, self._place = [path], str(path)
         self._data = map_file(path)
         self._metadata, tensors = read_header(self._data, path)
+        name = self._metadata.get("general.architecture")
+        if self._metadata.get(f"{name}.pooling_type"):  # llama.cpp's: 1 mean, 2 cls, 3 last, 4 rank
+            raise UnsupportedModel(
+                f"{path}: {name} with a pooling_type makes vectors or scores of texts, and such "
+                "models are not read of GGUF: take the folder with the model's config.json, "
+                "modules.json and safetensors"
+            )
         try:
-            self._architecture = find_gguf(self._metadata.get("general.architecture"))
+            self._architecture = find_gguf(name)
         except UnsupportedModel as error:
             raise UnsupportedModel(f"{path}: {error}") from None
         assert self._architecture.gguf is not None, "`find_gguf` finds those that have one"

@@ -22,7 +22,7 @@ from ane_book.models.base.architecture import Architecture
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
 from ane_book.weights.quantised import Stored, WeightRule, drop_zero_biases, refuse_unread, rules
 from ane_book.weights.quantised.stored import FLOATS, Header
-from ane_book.weights.scales import refuse_static_scales
+from ane_book.weights.scales import SUFFIXES, warn_of_scales
 from ane_book.weights.sentences import (
     dense_files,
     has_pooling,
@@ -75,7 +75,9 @@ class SafetensorsSource(WeightSource):
         self._open = {shard: _open(shard) for shard in (*shards, *dense.values())}
         self._shapes = architecture.tensors(config)
         self._where = self._locate(architecture, architecture.repeats(config), dense)
-        refuse_static_scales(self._config, self._where, str(path))
+        scales = [n for n in self._where if n.endswith(SUFFIXES) and n not in self._shapes]
+        warn_of_scales(self._config, scales, str(path))
+        self._where = {name: at for name, at in self._where.items() if name not in scales}
         self._rules = self._find_rules(architecture.pieces(config), str(path))
 
     def _find_rules(self, pieces: dict, place: str) -> dict[str, WeightRule]:

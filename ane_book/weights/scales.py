@@ -1,21 +1,23 @@
 """Static scales of activations, which checkpoints quantised for other engines carry.
 
-A bundle computes its activations in fp16: a Core ML program that this library writes has no
-quantised activations, so calibrated scales have no place in it. Tensors of such scales are refused
-by name, since the weights beside them are of the quantised model. A configuration can declare the
-scales while the weights are plain, as fake-quantised ones are; such a checkpoint converts, and
-`ane-book check --source` says what the bundle leaves out.
+They say how another runtime rounds activations, and nothing of the weights beside them, which are
+the same without. A bundle computes its activations in fp16: a Core ML program that this library
+writes has no quantised activations. So the scales are left out, with a warning, and what the bundle
+answers is nearer to the model in 16 bits than to that runtime; `ane-book check --source` says so
+too. What is not a scale of activations alone, such as ModelOpt's `pre_quant_scale`, by which the
+weights were divided, is no name of these, and is refused as a tensor that nothing reads.
 
 Formats: compressed-tensors (`config_groups`, `input_scale`, `input_global_scale`), FP8 of vLLM
 (`activation_scheme`), ModelOpt (`quant_algo`, `input_scale`, `_amax`); scales of a quantised cache
 (`k_scale`, `v_scale`) are of the same kind.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+import warnings
 
-from ane_book.errors import UnsupportedModel
+from ane_book.errors import ScalesLeftOut
 
-__all__ = ["refuse_static_scales", "static_activations"]
+__all__ = ["SUFFIXES", "static_activations", "warn_of_scales"]
 
 #: How the tensors' names end.
 SUFFIXES = (
@@ -24,18 +26,17 @@ SUFFIXES = (
 )  # fmt: skip
 
 
-def refuse_static_scales(config: dict, names: Iterable[str], place: str) -> None:
-    """Raise UnsupportedModel if tensors have names of static scales. config: of config.json."""
-    found = [name for name in names if name.endswith(SUFFIXES)]
-    if not found:
+def warn_of_scales(config: dict, names: Sequence[str], place: str) -> None:
+    """Warn that static scales with these names are left out. config: of config.json."""
+    if not names:
         return
     declared = static_activations(config)
     by = f" ({declared})" if declared else ""
-    raise UnsupportedModel(
-        f"{place}: tensor {found[0]} ({len(found)} such) is a static scale of quantised "
-        f"activations{by}; a bundle computes activations in fp16, so get the model's weights in "
-        "16 bits, and compress them with --quant"
+    told = (
+        f"{place}: {len(names)} static scales of quantised activations{by}, such as {names[0]}, "
+        "are left out: a bundle computes activations in fp16, and its weights are the same without"
     )
+    warnings.warn(ScalesLeftOut(told), stacklevel=2)
 
 
 def static_activations(config: dict) -> str | None:

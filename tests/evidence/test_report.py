@@ -82,6 +82,15 @@ def test_with_an_engine_prediction_and_plan_stand_side_by_side(subjects, monkeyp
     assert function.figures["ane_cost"] == 1.0
 
 
+@pytest.mark.parametrize(("named", "chip"), [
+    ("Apple M4 Max", "m4-max"), ("Apple M4", "m4"), ("Apple M4 Ultra", "m4"),
+    ("Apple M99 Pro", "any"), ("AMD EPYC 9B14", "any"),
+])  # fmt: skip
+def test_a_placement_is_for_the_chip_itself_or_its_generation(monkeypatch, named, chip):
+    monkeypatch.setattr(device, "chip", lambda: named)
+    assert sys.modules["ane_book.evidence.report.gather"]._chip() == chip
+
+
 @pytest.mark.long
 def test_speed_is_taken_before_anything_loads_the_same_programs(subjects, tmp_path, monkeypatch):
     """A first load after residency's would be none."""

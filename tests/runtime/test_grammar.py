@@ -63,6 +63,28 @@ def test_an_answer_is_of_its_grammar(tokens):
     assert re.fullmatch(r"[1-9]\d?(\+[1-9]\d?)*", text)
 
 
+@pytest.mark.parametrize(("form", "text", "good", "bad"), [
+    ("json_schema", '{"enum": ["a"]}', '"a"', '"b"'),
+    ("regex", "[0-9]+", "12", "x"),
+    ("grammar", 'start: "yes" | "no"', "no", "not"),
+])  # fmt: skip
+def test_the_form_begins_behind_a_thought(tokens, form, text, good, bad):
+    """The thought is free, up to the first end of one; white space may follow."""
+
+    def taken(answer: str) -> bool:
+        mask = tokens.mask(form, text, thinks=True)
+        for token in [*tokenizer().encode(answer).ids, END]:
+            if np.isneginf(mask.apply(np.zeros(V, np.float32))[token]):
+                return False
+            mask.take(token)
+        return True
+
+    for thought in ("", "Hm.\n", f"<think> {bad} or {good}?\n\n", "<|im_end|"):
+        assert taken(f"{thought}</think>\n\n{good}") and taken(f"{thought}</think>{good}")
+        assert not taken(f"{thought}</think>\n\n{bad}") and not taken(thought + good)
+        assert not taken(f"{thought}</think>{good}</think>{good}")
+
+
 def test_what_keeps_the_form_by_itself_is_left_as_it_is(tokens):
     """The likeliest tokens are those of the answer, and a form that it has takes none away."""
     text = '{"name": "Anna", "age": 31, "tags": ["b"]}'
@@ -96,14 +118,18 @@ def test_white_space_comes_to_an_end(tokens):
         ("json_schema", '{"type": "string", "minLength": 2, "maxLength": 1}', "nsat"),
         ("json_schema", '{"a":' * 65 + "1" + "}" * 65, "more than 64 deep"),
         ("json_schema", json.dumps({"enum": ["x" * 200_000]}), "characters"),
+        ("json_schema", '{"enum": ["\\ud800"]}', "hex escape"),
         ("regex", "(", "regex"),
+        ("regex", "\ud800", "not valid text at character 0"),
+        ("grammar", 'start: "\ud800"', "not valid text at character 8"),
         ("grammar", "start: nothing", "unknown name"),
         ("grammar", "%json", "grammar: "),
     ],
 )  # fmt: skip
-def test_what_cannot_be_kept_is_refused_by_name(tokens, form, text, reason):
+@pytest.mark.parametrize("thinks", [False, True])
+def test_what_cannot_be_kept_is_refused_by_name(tokens, form, text, reason, thinks):
     with pytest.raises(InvalidInput, match=reason) as refused:
-        tokens.mask(form, text)
+        tokens.mask(form, text, thinks)
     assert str(refused.value).startswith(f"{form}: ") and len(str(refused.value)) < 400
 
 
@@ -131,4 +157,6 @@ def test_a_form_is_compiled_once_and_no_answer_changes_another(tokens, monkeypat
     fresh = np.isfinite(again.apply(np.zeros(V, np.float32)))
     assert fresh[tokenizer().encode("cd").ids[0]] and len(compiled) == 1
     tokens.mask("regex", "(ab|ce)")
-    assert compiled[-1] == ("regex", "(ab|ce)") and len(compiled) == 2
+    assert compiled[-1] == ("regex", "(ab|ce)", False) and len(compiled) == 2
+    tokens.mask("regex", "(ab|ce)", thinks=True)
+    assert compiled[-1] == ("regex", "(ab|ce)", True) and len(compiled) == 3

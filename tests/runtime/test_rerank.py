@@ -7,6 +7,7 @@ import shutil
 from _command import ane_book as command
 from _command import refused
 from _encoders import RERANKERS, expected_logits, tiny_reranker, write_reranker
+from _plant import copied
 import ane_book
 from ane_book.errors import InvalidInput, PromptTooLong, TextCut, UnsupportedModel
 from ane_book.evidence.parity import check_parity
@@ -53,6 +54,17 @@ def test_scores_are_those_of_transformers(made, family, precision):
 def test_parity(made, family):
     bundle = made(family, **LOGITS)[1]
     assert check_parity(bundle, source=bundle.path.parent / "model").passed
+
+
+def test_settings_of_another_model_are_named_by_parity(made, tmp_path):
+    """No number of the bundle's golden results depends on them."""
+    folder = copied(made("modernbert")[1], tmp_path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["vectors"]["score"] = "identity"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    found = check_parity(folder)
+    assert not found.passed
+    assert found.reason == "manifest.json: vectors: score is identity, expected sigmoid"
 
 
 def test_a_sigmoid_follows_where_nothing_else_is_said(made):

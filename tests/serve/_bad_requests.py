@@ -51,6 +51,11 @@ def message(**fields) -> dict:
     return {"messages": [{"role": "user", "content": "Hi"} | fields]}
 
 
+def nested(depth: int) -> dict:
+    """Two objects for each level."""
+    return {"type": "object", "properties": {"a": nested(depth - 1)}} if depth else {}
+
+
 CASES = [
     raw("no JSON", b"{'model': 1}", 400, "the body is not JSON"),
     raw("half of it", b'{"model": "talker", "messages": [', 400, "the body is not JSON"),
@@ -99,9 +104,16 @@ CASES = [
          tool_choice={"type": "function", "function": {"name": "f"}}),
     chat("a result of no call", "tool_call_id goes with the role tool", "messages.0",
          **message(role="tool")),
-    chat("arguments that are no object", "a JSON object, as text",
+    chat("arguments that are no text", "has to be a valid string",
          "messages.0.tool_calls.0.function.arguments", **message(role="assistant", tool_calls=[
-             {"id": "a", "function": {"name": "f", "arguments": "7"}}])),
+             {"id": "a", "function": {"name": "f", "arguments": {}}}])),
+    chat("an effort of its own", "has to be 'none'", "reasoning_effort", reasoning_effort="much"),
+    chat("an effort without a switch", "no switch for 'high'", None, reasoning_effort="high"),
+    chat("a tool of 300 brackets within each other", "nested more than 100 deep", None,
+         tools=[{"type": "function", "function": {"name": "f", "parameters": nested(150)}}]),
+    raw("as many in what an answer repeats", json.dumps(
+        {"model": "talker", "input": "Hi", "text": nested(150)}).encode(), 400,
+        "nested more than 100 deep", path="/v1/responses"),
     chat("a schema without a schema", "response_format.json_schema is missing",
          "response_format.json_schema", response_format={"type": "json_schema"}),
     chat("a form of a model that never ends", "ends an answer", None,

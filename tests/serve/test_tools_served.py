@@ -35,12 +35,28 @@ SAID = {  # two calls behind a text, but for Llama, whose answer is one call
     "ministral-3": "I look.\n"
     '[TOOL_CALLS]weather[ARGS]{"city": "Rome \\"}{\\" \N{SNOWMAN}", "days": 3}'
     "[TOOL_CALLS]now[ARGS]{}",
+    "mistral-small-3.2": "I look.\n"
+    '[TOOL_CALLS]weather[CALL_ID]aB3456789[ARGS]{"city": "Rome \\"}{\\" \N{SNOWMAN}", "days": 3}'
+    "[TOOL_CALLS]now[ARGS]{}",
+    "lfm2": "I look.\n<|tool_call_start|>"
+    '[weather(city="Rome \\"}{\\" \N{SNOWMAN}", days=3), now()]<|tool_call_end|>',
+    "lfm2.5": "I look.\n<|tool_call_start|>"
+    "[weather(city='Rome \"}{\" \N{SNOWMAN}', days=3), now()]<|tool_call_end|>",
+    "olmo-3": "I look.\n<function_calls>"
+    'weather(city="Rome \\"}{\\" \N{SNOWMAN}", days=3)\nnow()</function_calls>',
+    "phi-4-mini": "I look.\n"
+    '<|tool_call|>[{"name": "weather", "arguments": {"city": "Rome \\"}{\\" \N{SNOWMAN}", "days": 3'
+    '}}, {"name": "now", "arguments": {}}]<|/tool_call|>',
     "granite-3": "I look.\n"
     '<|tool_call|>[{"name": "weather", "arguments": {"city": "Rome \\"}{\\" \N{SNOWMAN}", "days": 3'
     '}}, {"name": "now", "arguments": {}}]',
     "llama-3.1":
     '{"name": "weather", "parameters": {"city": "Rome \\"}{\\" \N{SNOWMAN}", "days": 3}}',
 }  # fmt: skip
+
+
+#: Tokens after which a call is in the middle of its arguments.
+CUT = {"ministral-3": 36, "llama-3.1": 50, "qwen2.5": 78, "qwen3.5": 78, "lfm2": 40, "lfm2.5": 40}
 
 
 def says(prompt: str) -> str:
@@ -132,8 +148,7 @@ def test_the_turn_after_a_call(client, family):
 
 def test_a_call_that_is_cut_ends_by_length(client, family):
     """As OpenAI has it: the arguments so far, which are no JSON, and the reason says so."""
-    cut = {"ministral-3": 36, "llama-3.1": 50, "qwen2.5": 78, "qwen3.5": 78}.get(family, 60)
-    how = {"max_tokens": cut, "parallel_tool_calls": False}
+    how = {"max_tokens": CUT.get(family, 60), "parallel_tool_calls": False}
     choice = chat(client, family, **how).choices[0]
     (call,) = choice.message.tool_calls
     assert choice.finish_reason == "length"
@@ -144,6 +159,19 @@ def test_a_call_that_is_cut_ends_by_length(client, family):
     pieces = [d.function.arguments for c in chunks for d in c.delta.tool_calls or ()]
     assert "".join(pieces) == call.function.arguments
     assert chunks[-1].finish_reason == "length"
+
+
+def test_a_call_that_was_cut_goes_back(client, family):
+    """With a result that says so: most templates show the text, others need whole arguments."""
+    how = {"max_tokens": CUT.get(family, 60), "parallel_tool_calls": False}
+    message = chat(client, family, **how).choices[0].message
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "21 degrees"}
+    asked = {"messages": [*ASK, message, result]}
+    if family in ("qwen3.5", "lfm2.5", "olmo-3"):
+        with pytest.raises(openai.BadRequestError, match=r"messages.1.tool_calls.0: its arguments"):
+            chat(client, family, **asked)
+    else:
+        assert chat(client, family, **asked).choices[0].message.content == "It is warm."
 
 
 def test_the_newer_api_streams_them_too(client, family):

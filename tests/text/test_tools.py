@@ -1,5 +1,7 @@
 """Tools as templates read them, and calls as models write them."""
 
+import ast
+from hashlib import sha256
 import json
 
 from _smollm2_tokenizer import smollm2, tokenizer
@@ -7,8 +9,9 @@ from _templates import template
 from _tool_templates import TOOL_TEMPLATES, written
 from ane_book.errors import InvalidInput
 from ane_book.runtime.grammar import GrammarTokens
+from ane_book.text.chat import apart
 from ane_book.text.template import render
-from ane_book.text.tools import Calling, ToolForm, tool_form
+from ane_book.text.tools import Calling, ToolForm, cut_call, tool_form
 import numpy as np
 import pytest
 
@@ -43,6 +46,11 @@ def read(form: ToolForm, text: str, tools=TOOLS, step: int = 10_000) -> list[dic
     return found
 
 
+def _short(message: dict) -> str:
+    """The id of a message's call in nine characters."""
+    return sha256(message["tool_calls"][0]["id"].encode()).hexdigest()[:9]
+
+
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
     file = tmp_path_factory.mktemp("tokens") / "tokenizer.json"
@@ -50,9 +58,9 @@ def tokens(tmp_path_factory):
     return GrammarTokens(file, 49_152, [2])
 
 
-def taken(tokens, grammar: str, text: str) -> bool:
-    """Whether a grammar takes a text as a whole answer."""
-    mask, logits = tokens.mask("grammar", grammar), np.zeros(49_152, np.float32)
+def taken(tokens, grammar: str, text: str, thinks: bool = False) -> bool:
+    """Whether a grammar takes a text as a whole answer, or as one that begins within a thought."""
+    mask, logits = tokens.mask("grammar", grammar, thinks), np.zeros(49_152, np.float32)
     for token in [*tokenizer().encode(text).ids, 2]:
         if np.isneginf(mask.apply(logits)[token]):
             return False
@@ -67,7 +75,8 @@ def test_a_template_that_knows_tools_shows_them(name):
     asked = json.loads(json.dumps(ASKED).replace("abcdefghi", "call_0123456789abcdef"))
     shown = render(TOOL_TEMPLATES[name], form.messages(asked, TOOLS), tools=TOOLS)
     assert form.read and "The weather of a city." in shown and "21 degrees" in shown
-    call = written(form, ("weather", {"city": "Rome"}))
+    call = written(form, ("weather", {"city": "Rome"})).replace("aB3456789", _short(asked[1]))
+    call = call.replace('"Rome"', "'Rome'") if name == "lfm2.5" else call
     assert (call in shown) or (form.listed and call[:-2] in shown)  # an id may follow
     assert read(form, shown.partition(form.opening)[2] if form.opening else call) == [
         {"name": "weather", "arguments": '{"city": "Rome"}'}
@@ -100,7 +109,8 @@ def test_a_grammar_takes_calls_of_what_is_offered(tokens, name):
     assert taken(tokens, auto, call) and taken(tokens, must, call)
     assert taken(tokens, auto, "It rains.") and not taken(tokens, must, "It rains.")
     wrong = [call.replace("weather", "whether"), call.replace("city", "town")]
-    wrong += [] if form.xml else [call.replace('"Rome"', "7")]  # a text stands there as it is
+    if form.written != "xml":  # where a text stands as it is
+        wrong.append(call.replace('"Rome"', "7"))
     for each in wrong:
         assert not taken(tokens, must, each) and not taken(tokens, auto, each)
 
@@ -209,6 +219,97 @@ class TestArgumentsBetweenTags:
             FORMS["qwen3.5"].grammar(tools, Calling())
 
 
+class TestArgumentsLikePythons:
+    @pytest.mark.parametrize(("said", "arguments"), [
+        ('words="a/b c", kind=\'new\'', {"words": "a/b c", "kind": "new"}),
+        ('words="cats", kind="old", near={"x": 1}, most=3, safe=True, note=None',
+         {"words": "cats", "kind": "old", "near": {"x": 1}, "most": 3, "safe": True, "note": None}),
+        ('words="cats", kind="old", safe=false, note="no)"',
+         {"words": "cats", "kind": "old", "safe": False, "note": "no)"}),
+    ])  # fmt: skip
+    @pytest.mark.parametrize("step", [1, 1000])
+    def test_every_kind_of_value(self, tokens, said, arguments, step):
+        form = FORMS["lfm2"]
+        text = f"<|tool_call_start|>[search({said})]<|tool_call_end|>"
+        assert taken(tokens, form.grammar(SEARCHES, Calling(must=True)), text)
+        (call,) = read(form, text.removeprefix(form.opening), SEARCHES, step)
+        assert json.loads(call["arguments"]) == arguments
+
+    @pytest.mark.parametrize("step", [1, 1000])
+    def test_a_text_between_single_quotes(self, tokens, step):
+        """Backslashes before both kinds of quotes, as Python has them."""
+        form, said = FORMS["olmo-3"], r"""'it\'s "so", \n\\ {[)] \" ☃'"""
+        said = said.replace(r"\N{SNOWMAN}", "\N{SNOWMAN}")
+        text = f"<function_calls>weather(city={said})\nnow()</function_calls>"
+        assert taken(tokens, form.grammar(TOOLS, Calling(must=True)), text)
+        first, second = read(form, text.removeprefix(form.opening), step=step)
+        assert json.loads(first["arguments"]) == {"city": ast.literal_eval(said)}
+        assert second == {"name": "now", "arguments": "{}"}
+
+    @pytest.mark.parametrize("said", [
+        'words="cats"',
+        'kind="new", words="cats"',
+        'words="CATS", kind="new"',
+        "words='cats', kind=\"new\"",  # what a pattern holds stands between double ones
+        'words="cats", kind="other"',
+        'words="cats", kind="new", most=0',
+        'words="cats", kind="new", most=True',
+        'words="cats", kind="new", safe=None',
+        'words="cats", kind="new", other=1',
+        'words="cats" kind="new"',
+        ', words="cats", kind="new"',
+    ])  # fmt: skip
+    def test_what_the_schema_excludes(self, tokens, said):
+        grammar = FORMS["lfm2"].grammar(SEARCHES, Calling(must=True))
+        text = f"<|tool_call_start|>[search({said})]<|tool_call_end|>"
+        assert not taken(tokens, grammar, text)
+
+    def test_arguments_may_all_be_left_out(self, tokens):
+        schema = {"properties": {key: {"type": "integer"} for key in "abc"}}
+        tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+        grammar = FORMS["lfm2"].grammar(tools, Calling(must=True))
+        for said in ("", "a=1", "b=2", "a=1, c=3", "a=1, b=2, c=3"):
+            assert taken(tokens, grammar, f"<|tool_call_start|>[f({said})]<|tool_call_end|>")
+
+    @pytest.mark.parametrize(("schema", "says"), [
+        ({"properties": {"a b": {}}}, "cannot be named 'a b'"),
+        ({"properties": {}, "oneOf": []}, "f: oneOf cannot"),
+        ({"properties": 5}, "f: parameters are no JSON schema"),
+    ])  # fmt: skip
+    def test_what_cannot_be_held_to_is_refused_by_name(self, schema, says):
+        tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+        with pytest.raises(InvalidInput, match=says):
+            FORMS["lfm2"].grammar(tools, Calling())
+
+
+@pytest.mark.parametrize("name", ["lfm2", "phi-4-mini", "none"])
+def test_a_template_without_a_place_for_calls_has_them_in_the_text(name):
+    """So that no turn is lost; markers of a client's are cut there, those of the form are not."""
+    form = FORMS[name]
+    asked = json.loads(json.dumps(ASKED).replace("Rome", "<|im_end|>"))
+    told = form.messages(asked, TOOLS, lambda value: apart(value, ["<|im_end|>"], "|"))
+    call = written(form, ("weather", {"city": "<||im_end|>"}))
+    said = [m["content"] for m in told if m["role"] == "assistant"]
+    assert said == [call]
+    assert not any("tool_calls" in message for message in told)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_call_that_was_cut_stays_the_text_that_it_is(name):
+    """Where the template takes a text: three of ours go through a call's arguments by name."""
+    form, asked = FORMS[name], json.loads(json.dumps(ASKED))
+    asked[1]["tool_calls"][0]["function"]["arguments"] = '{"city": "Ro'
+    assert cut_call(asked) == "messages.1.tool_calls.0" and cut_call(ASKED) is None
+    told = form.messages(asked, TOOLS)
+    text = template("smollm2") if name == "none" else TOOL_TEMPLATES[name]
+    if name in ("qwen3.5", "lfm2.5", "olmo-3"):
+        with pytest.raises(InvalidInput, match="refuses these messages"):
+            render(text, told, tools=TOOLS)
+    else:
+        shown = render(text, told, tools=TOOLS, bos_token="", eos_token="")
+        assert '{"city": "Ro' in shown.replace('\\"', '"')
+
+
 def test_parameters_are_an_object():
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]
     with pytest.raises(InvalidInput, match="f: parameters have to be of the type object"):
@@ -218,12 +319,11 @@ def test_parameters_are_an_object():
 def test_an_answer_that_begins_within_a_thought_ends_it_first(tokens):
     form = FORMS["qwen3.5"]
     call = written(form, ("now", {}))
-    must = form.grammar(TOOLS, Calling(must=True), thinking="</think>")
-    auto = form.grammar(TOOLS, Calling(), thinking="</think>")
+    must, auto = form.grammar(TOOLS, Calling(must=True)), form.grammar(TOOLS, Calling())
     for grammar in (must, auto):
-        assert taken(tokens, grammar, "Which? Now.\n</think>\n\n" + call)
-        assert not taken(tokens, grammar, call)
-    assert taken(tokens, auto, "Hm.</think>\n\nIt is late.")
+        assert taken(tokens, grammar, "Which? Now.\n</think>\n\n" + call, thinks=True)
+        assert not taken(tokens, grammar, call, thinks=True)
+    assert taken(tokens, auto, "Hm.</think>\n\nIt is late.", thinks=True)
 
 
 def test_a_schema_with_definitions_keeps_them(tokens):

@@ -302,6 +302,8 @@ def damaged_gguf(tmp_path: Path, kind: str) -> Path:
     wide = {"llama.embedding_length": 2**30, "llama.attention.key_length": None}
     cases = {
         "architecture": {"architecture": "mamba"},
+        "encoder": {"architecture": "bert", "metadata": {"bert.pooling_type": 1}},
+        "embedder": {"metadata": {"llama.pooling_type": 3}},
         "missing": {"drop": (q,)},
         "no embedding": {"drop": ("model.embed_tokens.weight",)},
         "left over": {"extra": {"model.layers.1.self_attn.q_proj.bias": np.zeros(128)}},
@@ -336,6 +338,8 @@ def damaged_gguf(tmp_path: Path, kind: str) -> Path:
             UnsupportedModel,
             "'mamba'.*supported: exaone4, gemma3, glm4, granite, hunyuan-dense, lfm2, lfm2moe, ",
         ),
+        ("encoder", UnsupportedModel, "bert with a pooling_type .* take the folder with"),
+        ("embedder", UnsupportedModel, "llama with a pooling_type makes vectors or scores"),
         ("missing", InvalidWeights, "tensor model.layers.1.self_attn.q_proj.weight is missing"),
         ("no embedding", InvalidWeights, "tensor token_embd.weight is missing"),
         ("left over", InvalidWeights, "asks for|left over"),

@@ -15,7 +15,7 @@ from _tiny_weights import (
     save_folder,
     tiny_model,
 )
-from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
+from ane_book.errors import InvalidWeights, ScalesLeftOut, UnsupportedModel, WeightsNotFound
 from ane_book.weights import open_source
 from ane_book.weights.scales import SUFFIXES, static_activations
 from ane_book.weights.tokenizer import byte_level
@@ -210,24 +210,37 @@ class TestStaticScales:
         return folder
 
     @pytest.mark.parametrize("ending", SUFFIXES)
-    def test_their_tensors_are_refused_by_name(self, tmp_path, ending):
+    def test_their_tensors_are_left_out_with_a_warning(self, tmp_path, ending):
         name = self.NAME + ending
         folder = self.changed(tmp_path / "m", {name: torch.ones(1)})
-        with pytest.raises(UnsupportedModel, match=f"tensor {name} .* static scale of quantised"):
+        with pytest.warns(ScalesLeftOut, match=f"1 static scales .* such as {name}, are left out"):
+            source = open_source(folder)
+        np.testing.assert_array_equal(
+            source.tensor(f"{self.NAME}.weight"),
+            load_file(folder / "model.safetensors")[f"{self.NAME}.weight"],
+        )
+
+    def test_a_scale_that_belongs_to_the_weights_is_refused(self, tmp_path):
+        """ModelOpt's for AWQ: without it the products are others."""
+        folder = self.changed(tmp_path / "m", {f"{self.NAME}.pre_quant_scale": torch.ones(64)})
+        with pytest.raises(InvalidWeights, match="pre_quant_scale"):
             open_source(folder)
 
-    def test_of_eight_bits_they_are_refused_and_dynamic_ones_are_read(self, tmp_path):
-        """Weights of 8 bits whose activations are scaled at run time have no such tensors."""
-        weight = torch.ones(96, 64).to(torch.float8_e4m3fn)
-        scale = torch.tensor(0.5)
-        quantised = {f"{self.NAME}.weight": weight, f"{self.NAME}.weight_scale_inv": scale}
-        fp8 = {"quant_method": "fp8", "activation_scheme": "static"}
+    @pytest.mark.parametrize(("settings", "name"), [
+        ({"quant_method": "fp8", "activation_scheme": "static"}, "weight_scale_inv"),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, "weight_scale"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "weight_scale"),
+    ])  # fmt: skip
+    def test_of_eight_bits_the_weights_are_those_without(self, tmp_path, settings, name):
+        weight = torch.arange(-48, 48).repeat(64, 1).T.contiguous().to(torch.float8_e4m3fn)
+        quantised = {f"{self.NAME}.weight": weight, f"{self.NAME}.{name}": torch.tensor(0.5)}
         static = quantised | {f"{self.NAME}.input_scale": torch.ones(1)}
-        with pytest.raises(UnsupportedModel, match=r"\(fp8: activation_scheme static\); a bundle"):
-            open_source(self.changed(tmp_path / "static", static, fp8))
-        fp8["activation_scheme"] = "dynamic"
-        source = open_source(self.changed(tmp_path / "dynamic", quantised, fp8))
-        np.testing.assert_array_equal(source.tensor(f"{self.NAME}.weight"), np.full((96, 64), 0.5))
+        with pytest.warns(ScalesLeftOut, match=r"\((fp8: activation|modelopt: quant_algo)"):
+            source = open_source(self.changed(tmp_path / "static", static, settings))
+        dynamic = self.changed(tmp_path / "dynamic", quantised, {"quant_method": "fp8"})
+        for each in (source, open_source(dynamic)):
+            found = each.tensor(f"{self.NAME}.weight")
+            np.testing.assert_array_equal(found, weight.float().numpy() / 2)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ import tempfile
 
 from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level
+from ane_book.conversion.encoder import settings
 from ane_book.conversion.rebuild import Rebuild, source_of
 from ane_book.evidence.levels import level
 from ane_book.evidence.parity.locate import first_op
@@ -31,6 +32,7 @@ from ane_book.weights import WeightSource
 from mlprogram.compare import Gap, percent
 from mlprogram.tables import table
 import numpy as np
+from pydantic import BaseModel
 
 __all__ = ["EXACT", "LEAST", "Parity", "check_parity"]
 
@@ -125,14 +127,18 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
 
 
 def _host_fault(bundle: Bundle) -> _Fault | None:
-    """Check that the manifest's host part is what the model's configuration implies."""
-    wanted = find(bundle.config.architecture).host(bundle.config).model_dump()
-    found = bundle.manifest.host.model_dump()
-    wrong = [name for name in wanted if found[name] != wanted[name]]
-    if not wrong:
-        return None
-    said = ", ".join(f"{name} is {found[name]}, expected {wanted[name]}" for name in wrong)
-    return _Fault(f"manifest.json: host: {said}", "manifest.json", "host")
+    """Check that what the manifest asks of the host is what the model's configuration implies."""
+    manifest, config = bundle.manifest, bundle.config
+    told: dict[str, tuple[BaseModel, dict]] = {}
+    told["host"] = (manifest.host, find(config.architecture).host(config).model_dump())
+    if manifest.vectors is not None:
+        told["vectors"] = (manifest.vectors, settings(config))
+    for part, (record, wanted) in told.items():
+        found = record.model_dump()
+        if wrong := [name for name in wanted if found[name] != wanted[name]]:
+            each = (f"{name} is {found[name]}, expected {wanted[name]}" for name in wrong)
+            return _Fault(f"manifest.json: {part}: {', '.join(each)}", "manifest.json", part)
+    return None
 
 
 def _program_fault(

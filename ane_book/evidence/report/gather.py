@@ -233,9 +233,9 @@ def _predicted(placement) -> dict:
 
 
 def _chip() -> str:
-    """This machine's chip for the placement's estimates, or "any" if there are none for it."""
-    words = device.chip().lower().split()
-    return next((chip for chip in chips() if chip in words), "any")
+    """This machine's chip for the placement's estimates: itself, its generation, or "any"."""
+    key = device.chip_key(device.chip())
+    return next((chip for chip in (key, key.partition("-")[0]) if chip in chips()), "any")
 
 
 def _speeds(path: Path, settings: Settings) -> list[Speed]:

@@ -2,9 +2,18 @@
 
 from typing import Any
 
+from ane_book.serve.api.refusal import Refusal
+from ane_book.text.chat import DEEPEST, too_deep
 from pydantic import BaseModel, ConfigDict, model_validator
 
-__all__ = ["Closed"]
+__all__ = ["Closed", "check_depth"]
+
+
+def check_depth(given: dict) -> None:
+    """Raise Refusal for a body whose lists and objects lie too deep in each other."""
+    if too_deep(given):
+        message = f"the body is nested more than {DEEPEST} deep"
+        raise Refusal(400, message, code="invalid_value")
 
 
 class Closed(BaseModel):

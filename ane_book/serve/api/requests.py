@@ -7,8 +7,8 @@ nothing; an unknown field is refused as OpenAI does it.
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
 
-from ane_book.options import Real, Whole
-from ane_book.serve.api.closed import Closed
+from ane_book.options import Effort, Real, Whole
+from ane_book.serve.api.closed import Closed, check_depth
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.tools import (
     MOST_TOOLS,
@@ -43,7 +43,6 @@ UNSERVED: dict[str, tuple] = {
     "modalities": (["text"],),
     "moderation": (),
     "prediction": (),
-    "reasoning_effort": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
@@ -87,6 +86,7 @@ class _Request(Closed):
     @classmethod
     def _asked(cls, given: dict) -> dict:
         """Drop fields that ask for nothing; raises Refusal for what is not served."""
+        check_depth(given)
         for name, neutral in UNSERVED.items():
             if given.get(name) is not None and not any(_same(given[name], v) for v in neutral):
                 message = f"{name} is not served here; leave it out"
@@ -182,6 +182,12 @@ class ChatMessage(Closed):
         return message | own
 
 
+class Thinking(Closed):
+    """What clients of vLLM and llama.cpp tell the chat template."""
+
+    enable_thinking: bool
+
+
 class Chat(_Sampled):
     """POST /v1/chat/completions."""
 
@@ -191,6 +197,12 @@ class Chat(_Sampled):
     logprobs: bool = Field(False, description="What the model said of each token.")
     top_logprobs: Whole | None = Field(None, ge=0, le=20, description="And of the likeliest.")
     response_format: ResponseFormat | None = None
+    reasoning_effort: Effort | None = Field(
+        None, description="How much the model thinks, where its chat template has a switch for it."
+    )
+    chat_template_kwargs: Thinking | None = Field(
+        None, description="Beyond OpenAI, as vLLM has it: `enable_thinking`, and nothing else."
+    )
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)] = Field([])
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -207,6 +219,13 @@ class Chat(_Sampled):
     def offered(self) -> tuple[list[dict], Calling]:
         """The tools that may be called, and whether one has to be; raises Refusal."""
         return choice_of(self.tools, self.tool_choice, self.parallel_tool_calls)
+
+    @property
+    def effort(self) -> str | None:
+        """How much the model is to think, by either field."""
+        if self.reasoning_effort or self.chat_template_kwargs is None:
+            return self.reasoning_effort
+        return "high" if self.chat_template_kwargs.enable_thinking else "none"
 
     @property
     def likeliest(self) -> int | None:

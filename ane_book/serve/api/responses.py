@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 from uuid import uuid4
 
-from ane_book.options import Real, Whole
+from ane_book.options import Effort, Real, Whole
 from ane_book.serve.api.answers import ChatShape, as_json
-from ane_book.serve.api.closed import Closed
+from ane_book.serve.api.closed import Closed, check_depth
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.requests import HEEDLESS, Chat, refuse_invalid
 from ane_book.serve.generation import CallPiece, Finished, TextPiece
@@ -29,13 +29,20 @@ UNSERVED: dict[str, tuple] = {
     "max_tool_calls": (),
     "previous_response_id": (),
     "prompt": (),
-    "reasoning": ({},),
     "service_tier": ("auto", "default"),
     "store": (True, False),
     "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
 TEXTS = ("input_text", "output_text", "text")
+
+
+class Reasoning(Closed):
+    """How much the model is to think."""
+
+    effort: Effort | None = None
+    summary: str | None = Field(None, description="Taken; an answer has the whole thought.")
+    generate_summary: str | None = Field(None, description="The same, older.")
 
 
 class Responses(Closed):
@@ -47,6 +54,7 @@ class Responses(Closed):
     max_output_tokens: Whole | None = Field(None, ge=1)
     temperature: Real | None = Field(None, ge=0, le=2)
     top_p: Real | None = Field(None, ge=0, le=1)
+    reasoning: Reasoning | None = None
     tools: Annotated[list[dict[str, Any]], Field(max_length=128)] = Field([])
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
@@ -56,6 +64,7 @@ class Responses(Closed):
 
     @classmethod
     def _asked(cls, given: dict) -> dict:
+        check_depth(given)
         for name, neutral in UNSERVED.items():
             if given.get(name) is not None and given[name] not in neutral:
                 message = f"{name} is not served here; leave it out"
@@ -74,6 +83,7 @@ class Responses(Closed):
             "tools": [_tool(tool, i) for i, tool in enumerate(self.tools)],
             "tool_choice": _choice(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,
+            "reasoning_effort": self.reasoning and self.reasoning.effort,
             "response_format": _format(self.text.get("format")),
             "stream": self.stream,
         }

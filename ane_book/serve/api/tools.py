@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from ane_book.serve.api.closed import Closed
 from ane_book.serve.api.refusal import Refusal
 from ane_book.text.tools import Calling
-from pydantic import Field, field_validator
+from pydantic import Field
 
 __all__ = ["EarlierCall", "ResponseFormat", "Tool", "ToolChoice", "choice_of"]
 
@@ -40,18 +40,7 @@ class CalledFunction(Closed):
     """What an earlier answer called."""
 
     name: str
-    arguments: str = Field(description="A JSON object, as text.")
-
-    @field_validator("arguments")
-    @classmethod
-    def _object(cls, text: str) -> str:
-        try:
-            good = isinstance(json.loads(text or "{}"), dict)
-        except (ValueError, RecursionError):
-            good = False
-        if not good:
-            raise ValueError("it has to be a JSON object, as text")
-        return text
+    arguments: str = Field(description="A JSON object, as text; of a call that was cut, a part.")
 
 
 class EarlierCall(Closed):

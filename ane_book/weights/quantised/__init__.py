@@ -69,7 +69,8 @@ def rules(config: dict, stored: Stored) -> dict[str, WeightRule]:
 def _method(settings: dict) -> str:
     if settings.get("load_in_4bit") or settings.get("load_in_8bit"):
         return "bitsandbytes"  # whose older configurations do not name it
-    return str(settings.get("quant_method"))
+    method = str(settings.get("quant_method"))
+    return "fp8" if method == "modelopt" and settings.get("quant_algo") == "FP8" else method
 
 
 def refuse_unread(config: dict, stored: Stored, expected: Mapping[str, Shape]) -> None:

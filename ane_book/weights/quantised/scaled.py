@@ -1,7 +1,8 @@
-"""Weights of 8 bits times a scale: FP8 of DeepSeek, Qwen and Mistral; compressed-tensors.
+"""Weights of 8 bits times a scale: FP8 of DeepSeek, Mistral and ModelOpt; compressed-tensors.
 
     fp8                  X.weight (out, in) F8, X.weight_scale_inv: a number, or one for each block
-                         of `weight_block_size`; despite its name it is multiplied by
+                         of `weight_block_size`; despite its name it is multiplied by; for vLLM, and
+                         for ModelOpt with `quant_algo` "FP8", it is called X.weight_scale
     compressed-tensors   X.weight F8 or I8, X.weight_scale by the `strategy` of a group in
                          `config_groups`: tensor, channel, group or block; X.weight_zero_point
 
@@ -30,8 +31,10 @@ def fp8(stored: Stored, settings: dict) -> dict[str, WeightRule]:
     """The rules of `quant_method` "fp8"."""
     size = settings.get("weight_block_size")
     blocks = [_block(stored, "weight_block_size", (None, None) if size is None else size)]
+    found = {name: f"{name}_scale" for name in stored.of_type(FLOATS8)}
     return {
-        name: _scaled(stored, name, f"{name}_scale_inv", blocks) for name in stored.of_type(FLOATS8)
+        name: _scaled(stored, name, scale if scale in stored.headers else f"{scale}_inv", blocks)
+        for name, scale in found.items()
     }
 
 

@@ -1,0 +1,100 @@
+"""A decoder that says yes or no of a document, as Qwen3-Reranker does: scores of `transformers`."""
+
+from _command import ane_book as command
+from _patience import HANGING
+from _scripted import talking
+from _serving import serving
+from ane_book.errors import InvalidInput, PromptTooLong, TextCut
+from ane_book.runtime import Session, YesNoReranker
+from ane_book.serve.pool import bundle_model
+import httpx
+import pytest
+import torch
+
+QUERY = "Where do cats sleep?"
+DOCUMENTS = ["On a sofa.", "A bridge<|end|>.", "Cats."]
+#: The prompt of the model card, and what it is with one of the documents.
+PROMPT = """<|im_start|>system
+Judge whether the Document meets the requirements based on the Query and the Instruct provided. \
+Note that the answer can only be "yes" or "no".<|im_end|>
+<|im_start|>user
+<Instruct>: Given a web search query, retrieve relevant passages that answer the query
+<Query>: Where do cats sleep?
+<Document>: On a sofa.<|im_end|>
+<|im_start|>assistant
+<think>
+
+</think>
+
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tiny_bundle, tmp_path_factory):
+    """(transformers model, bundle) of a tiny Qwen3 whose tokenizer has both words."""
+    changes = (("max_position_embeddings", 1024), ("vocab_size", 261))
+    model, bundle = tiny_bundle("qwen3", changes, kv="state", context=512, prefill=64)
+    folder = tmp_path_factory.mktemp("yes-no")
+    return model, talking(bundle, folder, "{{ messages[0].content }}", ["yes", "no"])
+
+
+def test_scores_are_those_of_the_model_on_its_cards_prompt(made):
+    model, bundle = made
+    reranker = YesNoReranker(Session(bundle, "fp32"))
+    words = [reranker.session.token_id(word) for word in ("yes", "no")]
+    pairs = [reranker.encode(QUERY, text) for text in DOCUMENTS]
+    assert pairs[0][0] == reranker.session.tokens(PROMPT)
+    assert reranker.session.token_id("<|end|>") not in pairs[1][0]  # text, in a document
+    expected = []
+    for ids, _ in pairs:
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, -1, words]
+        expected.append(float(logits.softmax(0)[0]))
+    found = reranker.scores(pairs)
+    assert found.tolist() == pytest.approx(expected, abs=1e-4)
+    assert len(set(expected)) == 3
+    best = reranker.rank(QUERY, DOCUMENTS, top_n=2)
+    order = sorted(range(3), key=lambda i: -expected[i])
+    assert [one.index for one in best] == order[:2]
+
+
+def test_the_query_is_read_once(made):
+    reranker = YesNoReranker(Session(made[1]))
+    reranker.rank(QUERY, DOCUMENTS[:1])
+    before = reranker.session.calls.total()
+    reranker.rank(QUERY, DOCUMENTS[:1])
+    assert reranker.session.calls.total() - before < 4  # the last token alone
+
+
+def test_a_long_document_is_cut_at_its_end(made):
+    reranker = YesNoReranker(Session(made[1]))
+    with pytest.warns(TextCut, match="are cut to 512 of their"):
+        ids, _ = reranker.encode(QUERY, "a" * 600)
+    behind = reranker.session.tokens("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert len(ids) == 512 and ids[-len(behind) :] == behind
+    with pytest.raises(PromptTooLong, match="document 0 and the query have"):
+        reranker.rank(QUERY, ["a" * 600], cut=False)
+
+
+def test_a_model_without_the_words_is_refused(tiny_bundle):
+    with pytest.raises(InvalidInput, match="has no token 'yes'"):
+        YesNoReranker(Session(tiny_bundle("qwen3")[1]))
+
+
+def test_the_server_and_the_command_do_the_same(made):
+    bundle = made[1]
+    expected = YesNoReranker(Session(bundle, "fp32")).rank(QUERY, DOCUMENTS)
+    body = {"query": QUERY, "documents": DOCUMENTS, "model": "judge"}
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "temperature": 0}
+    with serving(bundle_model(bundle, "judge", precision="fp32")) as address:
+        path = f"{address}/v1/chat/completions"
+        said = httpx.post(path, json=chat, timeout=HANGING).json()["choices"]
+        found = httpx.post(f"{address}/v1/rerank", json=body, timeout=HANGING).json()["results"]
+        again = httpx.post(path, json=chat, timeout=HANGING).json()["choices"]
+        unnamed = httpx.post(f"{address}/v1/rerank", json=body | {"model": None}, timeout=HANGING)
+    assert [one["index"] for one in found] == [one.index for one in expected]
+    scores = [one.relevance_score for one in expected]
+    assert [one["relevance_score"] for one in found] == pytest.approx(scores, abs=1e-6)
+    assert said == again and unnamed.status_code == 404
+    done = command("rerank", QUERY, *DOCUMENTS, "--model", bundle.path, "--precision", "fp32")
+    assert done.stdout.splitlines()[0].endswith(DOCUMENTS[expected[0].index])
