@@ -16,7 +16,8 @@ from pathlib import Path
 import tempfile
 from typing import Any
 
-from ane_book.bundle import Bundle
+from ane_book.bundle import Bundle, regular_files
+from ane_book.coreai.asset import OWN, check_asset, check_origin, origin
 from ane_book.coreai.values import as_value, check_installed, declared, lifted
 from ane_book.coreai.weights import WEIGHTS
 from ane_book.errors import InvalidInput, InvalidPackage
@@ -72,20 +73,35 @@ def save_asset(source: str | Path, target: str | Path, precision: str = "fp16") 
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".coreai-") as folder:
         made = Path(folder) / target.name
-        _program(package, precision == "fp32").save_asset(made)
+        _program(package, precision == "fp32").save_asset(made, _metadata(package, precision))
         made.rename(target)
     return target
 
 
 def add_assets(bundle: Bundle) -> None:
-    """Write an asset beside each package of a bundle that has none: App.mlpackage, App.aimodel.
+    """Write an asset beside each package of a bundle that has none, App.mlpackage and App.aimodel,
+    and put their files into the manifest.
 
-    Raises what `save_asset` does.
+    Raises what `save_asset` does, and InvalidPackage for an asset there that is of another package.
     """
+    files: list[str] = []
     for part in bundle.manifest.packages:
         package = bundle.path / part.package
-        if not package.with_suffix(".aimodel").exists():
-            save_asset(package, package.with_suffix(".aimodel"))
+        asset = package.with_suffix(".aimodel")
+        if asset.exists():
+            check_origin(asset, check_asset(asset), package, "fp16")
+        else:
+            save_asset(package, asset)
+        files += [f"{asset.name}/{name}" for name in regular_files(asset)]
+    bundle.add_files(files)
+
+
+def _metadata(package: Package, precision: str) -> Any:
+    from coreai.runtime import AIModelAssetMetadata
+
+    metadata = AIModelAssetMetadata()
+    metadata.set_custom(OWN, origin(package.path, precision))
+    return metadata
 
 
 def _program(package: Package, lift: bool):

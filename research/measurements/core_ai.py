@@ -11,6 +11,7 @@ tokens each; a tiny model of every family; coremltools' own op tests in single p
 from datetime import date
 from importlib.metadata import version
 import os
+from os.path import commonprefix
 from pathlib import Path
 import sys
 from tempfile import TemporaryDirectory
@@ -151,24 +152,26 @@ def bundle_rows() -> list[dict]:
     return rows
 
 
-def same_tokens(made, prompt, tokens: int) -> dict:
-    """How many of a bundle's tokens in single precision are equal on both sides, and seconds."""
+def same_tokens(made, prompt, tokens: int, precision: str = "fp32") -> dict:
+    """How many of a bundle's tokens are equal on both sides, up to the first that is not, and how
+    many times as long Core AI's runtime took."""
     found, seconds = [], []
     for backend in ("mil", "coreai"):
         with TemporaryDirectory() as folder, patch.dict(os.environ, ANE_BOOK_CACHE=folder):
-            session = Session(made, "fp32", backend)
+            session = Session(made, precision, backend)
         start = perf_counter()
         found.append(session.generate(prompt, max_tokens=tokens).token_ids)
         seconds.append(perf_counter() - start)
-    equal = sum(a == b for a, b in zip(*found, strict=True))
+    equal = len(commonprefix(found))
     return {"tokens": len(found[0]), "equal": equal, "times_as_long": seconds[1] / seconds[0]}
 
 
-def token_rows() -> list[dict]:
+def token_rows(precision: str = "fp32") -> list[dict]:
     rows = []
     for quant in ("none", "int8", "lut4"):
-        rows.append({"quant": quant} | same_tokens(bundle(quant=quant), QUESTION, TOKENS))
-        print(rows[-1])
+        made = bundle(quant=quant)
+        rows.append({"quant": quant} | same_tokens(made, QUESTION, TOKENS, precision))
+        print(rows[-1], flush=True)
     return rows
 
 
