@@ -3,6 +3,7 @@
     from ane_book.evidence import laws
 
     report = laws.check("model.mlpackage")      # a .mlmodelc, a bundle, or a folder of them
+    report = laws.check("model.aimodel")        # an asset of Core AI, by rules of its own
     report = laws.check(mlmodel)                # coremltools' MLModel, just converted
     report.findings, report.count("error")
 
@@ -20,15 +21,17 @@ Taught in the chapter "Will it run there?"; its findings are listed on the page 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from ane_book.coreai.asset import AssetOp, check_asset, old_locations, read_program
 from ane_book.errors import InvalidPackage
 from ane_book.evidence.inspect import is_bundle, no_program, refuse_weights
 from ane_book.evidence.laws.graph import ProgramGraph, Seen
 from ane_book.evidence.laws.report import LawReport
 from ane_book.evidence.laws.rule import Finding, Place, Rule, load
-from ane_book.evidence.laws.rules import norms, ops, partitions, shapes, states, weights
+from ane_book.evidence.laws.rules import assets, norms, ops, partitions, shapes, states, weights
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package, read_programs
 import numpy as np
@@ -43,8 +46,13 @@ OF_FUNCTIONS: dict[str, Callable[[ProgramGraph, Any], Iterable[Seen]]] = {
 OF_PACKAGES: dict[str, Callable[[Package, Any], Iterable[Seen]]] = {
     rule.__name__.replace("_", "-"): rule for rule in weights.PACKAGE_RULES
 }
+#: Rules for each op of an asset of Core AI.
+OF_ASSETS: dict[str, Callable[[AssetOp, Any], str | None]] = {
+    rule.__name__.replace("_", "-"): rule for rule in assets.RULES
+}
 
 MODELS = (".mlpackage", ".mlmodelc", ".mlmodel")
+ASSET = ".aimodel"  # of Core AI
 
 
 def check(
@@ -54,6 +62,9 @@ def check(
     calibrate: Mapping[str, np.ndarray] | Literal["golden"] | None = None,
 ) -> LawReport:
     """Apply the rules to a package, a bundle, a folder of them, or an MLModel in memory.
+
+    Of an asset of Core AI the files are compared, then its ops are looked at, which needs
+    coreai-core. A folder's assets are left out where it is missing.
 
     rules: all if None; `load` reads others from a file. progress: called with (description, done,
     total) if there are several packages. calibrate: inputs by name, or "golden" for a bundle's own
@@ -67,7 +78,9 @@ def check(
     path = Path(model)
     refuse_weights(path)
     report, total = LawReport(str(path)), 0
-    packages = packages_of(path)
+    packages = [] if path.suffix == ASSET else packages_of(path)
+    for asset in _assets_of(path):
+        _check_asset(asset, rules, report, _name(asset, path))
     for number, file in enumerate(packages, 1):
         for package in read_programs(file):
             total += weights.weight_bytes(package)
@@ -93,6 +106,15 @@ def packages_of(path: Path) -> list[Path]:
     if not found:
         raise InvalidPackage(f"{path}: no {', '.join(MODELS)} is in this folder or below")
     return found
+
+
+def _assets_of(path: Path) -> list[Path]:
+    """The asset at `path`, or those beside the packages of a folder where they can be read."""
+    if path.suffix == ASSET:
+        return [path]
+    if not path.is_dir() or path.suffix in MODELS or find_spec("coreai") is None:
+        return []
+    return sorted(asset for file in packages_of(path) if (asset := file.with_suffix(ASSET)).exists())
 
 
 def _below(root: Path) -> Iterator[Path]:
@@ -140,6 +162,21 @@ def _check_package(
         if "partitions" in rules:
             for seen in partitions.cuts(graph, leaving):
                 report.add(rules["partitions"], seen, _place(graph, seen, name, lines or {}))
+
+
+def _check_asset(asset: Path, rules: Mapping[str, Rule], report: LawReport, name: str) -> None:
+    check_asset(asset)
+    report.packages += 1
+    if old_locations(asset):  # such an asset ends the process that reads it
+        if rule := rules.get("asset-locations"):
+            report.add(rule, Seen("places as coreai-core 1.0.0b1 writes them"), Place(name))
+        return
+    for op in read_program(asset):
+        for id_, rule in rules.items():
+            if seen := OF_ASSETS.get(id_, _nothing)(op, rule.claim.value):
+                operand = "" if op.type == "graph" else ", ".join(op.operands)
+                place = Place(name, op.function, op.number, op.of, op.type, operand)
+                report.add(rule, Seen(seen), place)
 
 
 def _nothing(*_) -> tuple[Seen, ...]:

@@ -10,7 +10,7 @@ from _broken import BROKEN, X, model, pointwise, sound
 from ane_book import claims
 from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.evidence import laws
-from ane_book.evidence.laws import OF_FUNCTIONS, OF_PACKAGES
+from ane_book.evidence.laws import OF_ASSETS, OF_FUNCTIONS, OF_PACKAGES
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from mlprogram.package.container import save
