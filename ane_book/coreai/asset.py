@@ -12,13 +12,13 @@ is not known is read by a process of its own. Comparing needs no package of Core
 from dataclasses import dataclass
 import json
 import mmap
-import os
 from pathlib import Path
 import stat
 import subprocess
 import sys
 
 from ane_book.bundle import content_hash
+from ane_book.coreai import listing
 from ane_book.coreai.values import check_installed
 from ane_book.errors import InvalidPackage, refuse_pointer
 from mlprogram.files import sha256
@@ -141,11 +141,8 @@ def read_program(asset: Path) -> list[AssetOp]:
     Raises InvalidPackage where coreai-core cannot read it, InvalidInput where it is missing.
     """
     check_installed()
-    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "ane_book.coreai.listing", str(asset / "main.mlirb")]
-    done = subprocess.run(
-        command, capture_output=True, encoding="utf-8", env=os.environ | paths, check=False
-    )
+    command = [sys.executable, listing.__file__, str(asset / "main.mlirb")]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].strip()
         raise InvalidPackage(

@@ -11,6 +11,7 @@ Only `coreai-core` is needed (extra `coreai`), on any machine; nothing here is a
 """
 
 from contextlib import contextmanager
+from importlib.metadata import version
 import inspect
 from pathlib import Path
 import tempfile
@@ -28,6 +29,8 @@ from mlprogram.package.values import Constant
 
 __all__ = ["add_assets", "check_installed", "missing_ops", "save_asset"]
 
+#: Versions of coreai-core that run assets, and have not the calls that write them here.
+FORMER = ("1.0.0b1", "1.0.0b2")
 #: Taken care of here rather than by a function on values.
 STRUCTURE = frozenset(["const", "read_state", "write_state"])
 
@@ -35,9 +38,15 @@ STRUCTURE = frozenset(["const", "read_state", "write_state"])
 def missing_ops(package: str | Path | Package) -> list[str]:
     """What has no counterpart, a line each: op, value and function.
 
-    Raises InvalidInput where coreai-core is missing, InvalidPackage for a damaged package.
+    Raises InvalidInput where coreai-core is missing or too old, InvalidPackage for a damaged
+    package.
     """
     check_installed()
+    if (found := version("coreai-core")) in FORMER:
+        raise InvalidInput(
+            f"coreai-core {found} writes no asset here, and macOS 27 refuses some of 1.0.0b1 "
+            "(claim asset-locations): `pip install coreai-core==1.0.0b3`, or later"
+        )
     from ane_book.coreai.ops import COREAI_OPS
 
     package = package if isinstance(package, Package) else Package(package)
@@ -55,8 +64,8 @@ def save_asset(source: str | Path, target: str | Path, precision: str = "fp16") 
 
     precision: "fp32" widens half precision to single, to compare numbers; "fp16" is the program as
     it is. Written whole or not at all. Raises InvalidInput for a target that exists or is no
-    `.aimodel`, for ops that have no counterpart and where coreai-core is missing, InvalidPackage
-    for a damaged source.
+    `.aimodel`, for ops that have no counterpart and where coreai-core is missing or too old,
+    InvalidPackage for a damaged source.
     """
     target = Path(target)
     if target.suffix != ".aimodel":

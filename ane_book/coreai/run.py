@@ -45,7 +45,8 @@ class CoreAIBackend:
         self._packages: dict[Path, Package] = {}
         self._opened = AsyncExitStack()
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True, name="core-ai").start()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="core-ai")
+        self._thread.start()
 
     def load(self, package: Path, function: str) -> "_Function":
         package = Path(package)
@@ -67,6 +68,8 @@ class CoreAIBackend:
         """Let go of all models; functions that were loaded can no longer be called."""
         self._run(self._opened.aclose())
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def _asset(self, package: Path) -> Path:
         beside = package.with_suffix(".aimodel")

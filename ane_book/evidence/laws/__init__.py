@@ -23,9 +23,8 @@ Taught in the chapter "Will it run there?"; its findings are listed on the page 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from ane_book.coreai.asset import AssetOp, check_asset, old_locations, read_program
 from ane_book.errors import InvalidPackage
 from ane_book.evidence.inspect import is_bundle, no_program, refuse_weights
 from ane_book.evidence.laws.graph import ProgramGraph, Seen
@@ -35,6 +34,9 @@ from ane_book.evidence.laws.rules import assets, norms, ops, partitions, shapes,
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package, read_programs
 import numpy as np
+
+if TYPE_CHECKING:  # pydantic and torch, which a package takes no time for
+    from ane_book.coreai.asset import AssetOp
 
 __all__ = ["Finding", "LawReport", "Rule", "check", "load", "packages_of"]
 
@@ -47,7 +49,7 @@ OF_PACKAGES: dict[str, Callable[[Package, Any], Iterable[Seen]]] = {
     rule.__name__.replace("_", "-"): rule for rule in weights.PACKAGE_RULES
 }
 #: Rules for each op of an asset of Core AI.
-OF_ASSETS: dict[str, Callable[[AssetOp, Any], str | None]] = {
+OF_ASSETS: dict[str, Callable[["AssetOp", Any], str | None]] = {
     rule.__name__.replace("_", "-"): rule for rule in assets.RULES
 }
 
@@ -165,6 +167,8 @@ def _check_package(
 
 
 def _check_asset(asset: Path, rules: Mapping[str, Rule], report: LawReport, name: str) -> None:
+    from ane_book.coreai.asset import check_asset, old_locations, read_program
+
     check_asset(asset)
     report.packages += 1
     if old_locations(asset):  # such an asset ends the process that reads it

@@ -4,8 +4,10 @@ A rule takes an op and its claim's value, and says how the op breaks it, or None
 """
 
 import re
+from typing import TYPE_CHECKING
 
-from ane_book.coreai.asset import AssetOp
+if TYPE_CHECKING:
+    from ane_book.coreai.asset import AssetOp
 
 __all__ = ["RULES"]
 
@@ -15,25 +17,25 @@ def _sizes(type_: str) -> list[int]:
     return [int(size) for size in re.findall(r"(\d+)x", type_)]
 
 
-def asset_rounds(op: AssetOp, _) -> str | None:
+def asset_rounds(op: "AssetOp", _) -> str | None:
     """`floor` and `ceil` are written as a division by 1 that rounds down."""
     divided = op.type.endswith("floor_divide")
     by_one = divided and re.match(r"dense<1(\.0*(e\+00)?)?> ", op.operands[1])
     return f"{op.type} by 1" if by_one else None
 
 
-def asset_argmax(op: AssetOp, _) -> str | None:
+def asset_argmax(op: "AssetOp", _) -> str | None:
     return "argmax of fp16" if op.type == "argmax" and "f16>" in op.operands[0] else None
 
 
-def asset_cache(op: AssetOp, most: int) -> str | None:
+def asset_cache(op: "AssetOp", most: int) -> str | None:
     """A state of four axes and more, whose last two are slots and numbers a slot, or 1 and slots."""
     states = [_sizes(each) for each in op.operands if "handle<" in each and op.type == "graph"]
     slots = [max(sizes[-2:]) for sizes in states if len(sizes) >= 4]
     return f"a state of {max(slots):,} slots" if slots and max(slots) >= most else None
 
 
-def scale_per_block(op: AssetOp, _) -> str | None:
+def scale_per_block(op: "AssetOp", _) -> str | None:
     if op.type != "blockwise_shift_scale":
         return None
     scales = _sizes(op.operands[1])
