@@ -92,9 +92,11 @@ def old_locations(asset: Path) -> bool:
 
     coreai-core from 1.0.0b2 on ends its process at one, on Linux as on macOS (coreai-torch #37).
     """
-    with (asset / "main.mlirb").open("rb") as file:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as program:
-            return program.find(OLD_LOCATIONS) >= 0
+    with (
+        (asset / "main.mlirb").open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as program,
+    ):
+        return program.find(OLD_LOCATIONS) >= 0
 
 
 # --- what an asset was made of ------------------------------------------------------------------

@@ -116,7 +116,8 @@ def _assets_of(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir() or path.suffix in MODELS or find_spec("coreai") is None:
         return []
-    return sorted(asset for file in packages_of(path) if (asset := file.with_suffix(ASSET)).exists())
+    beside = (file.with_suffix(ASSET) for file in packages_of(path))
+    return sorted(asset for asset in beside if asset.exists())
 
 
 def _below(root: Path) -> Iterator[Path]:

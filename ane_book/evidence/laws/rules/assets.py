@@ -29,7 +29,7 @@ def asset_argmax(op: "AssetOp", _) -> str | None:
 
 
 def asset_cache(op: "AssetOp", most: int) -> str | None:
-    """A state of four axes and more, whose last two are slots and numbers a slot, or 1 and slots."""
+    """Of a state's last two axes one has the slots, and the other a row's numbers, or is 1."""
     states = [_sizes(each) for each in op.operands if "handle<" in each and op.type == "graph"]
     slots = [max(sizes[-2:]) for sizes in states if len(sizes) >= 4]
     return f"a state of {max(slots):,} slots" if slots and max(slots) >= most else None
