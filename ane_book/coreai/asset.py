@@ -16,6 +16,7 @@ from pathlib import Path
 import stat
 import subprocess
 import sys
+from typing import Any
 
 from ane_book.bundle import content_hash
 from ane_book.coreai import listing
@@ -102,7 +103,7 @@ def old_locations(asset: Path) -> bool:
 # --- what an asset was made of ------------------------------------------------------------------
 
 
-def origin(package: Path, precision: str) -> dict[str, str]:
+def origin(package: Path, precision: str) -> dict[str, Any]:
     """What an asset written here says of itself in metadata.json."""
     return {"package": content_hash(package), "precision": precision}
 

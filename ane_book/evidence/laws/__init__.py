@@ -178,7 +178,8 @@ def _check_asset(asset: Path, rules: Mapping[str, Rule], report: LawReport, name
         return
     for op in read_program(asset):
         for id_, rule in rules.items():
-            if seen := OF_ASSETS.get(id_, _nothing)(op, rule.claim.value):
+            look = OF_ASSETS.get(id_)
+            if look and (seen := look(op, rule.claim.value)):
                 operand = "" if op.type == "graph" else ", ".join(op.operands)
                 place = Place(name, op.function, op.number, op.of, op.type, operand)
                 report.add(rule, Seen(seen), place)
