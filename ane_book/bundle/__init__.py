@@ -5,6 +5,7 @@
     layers_00-30.mlpackage ...   shards: functions `decode` (T = 1) and `prefill` (T = 64)
     head.mlpackage      final norm and vocabulary projection, the same two functions; head_0,
                         head_1, ... where the shard limit cuts it
+    head.aimodel, ...   where they were asked for, the same programs as assets of Core AI
     embedding.npy       float16 (V, C), memory-mapped by the host; an encoder has positions.npy, too
     tokenizer.json      as Hugging Face `tokenizers` reads it
     golden.npz          reference: token ids, hidden state after every shard, last logits and argmax
@@ -21,6 +22,7 @@ folder, and every size is checked against the files before memory is taken for i
 compares all bytes with their hashes.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,7 +53,7 @@ from ane_book.errors import (
 from ane_book.models import find
 from ane_book.models.base.config import ModelConfig
 from ane_book.options import Recipe
-from mlprogram.files import sha256
+from mlprogram.files import sha256, written_whole
 import numpy as np
 from pydantic import ValidationError
 
@@ -240,6 +242,21 @@ class Bundle:
                 return
             levels = evidence.levels | {name: level}
             write_evidence(self.path, evidence.model_copy(update={"levels": levels}))
+
+    def add_files(self, names: Iterable[str]) -> None:
+        """Put files that were written beside the others into manifest.json, under a new seal.
+
+        The evidence is of the same packages, and stays. Raises InvalidBundle.
+        """
+        evidence, path = self.evidence, self.path / "manifest.json"
+        fields, sizes = json.loads(path.read_bytes()), regular_files(self.path)
+        for name in names:
+            fields["files"][name] = sizes[name]
+            fields["sha256"][name] = sha256(self.path / name)
+        fields["seal"] = seal(fields)
+        with written_whole(path) as unfinished:
+            unfinished.write_text(json.dumps(fields, indent=2) + "\n")
+        write_evidence(self.path, evidence.model_copy(update={"bundle": fields["seal"]}))
 
     def verify(self) -> None:
         """Read every file, and raise InvalidBundle with the names of those that have changed."""

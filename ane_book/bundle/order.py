@@ -10,9 +10,11 @@ __all__ = ["check_experts", "check_order"]
 def check_order(parts: list[Part], files: Iterable[str], ends: Set[str]) -> None:
     """Check that no package is left out and layers come in order; raises ValueError.
 
+    A package may have an asset of Core AI beside it: head.mlpackage, head.aimodel.
     ends: outputs of which one ends a range of layers, unless experts follow.
     """
     packages = {part.package for part in parts}
+    packages |= {f"{name.removesuffix('.mlpackage')}.aimodel" for name in packages}
     if left := {name.split("/")[0] for name in files if "/" in name} - packages:
         raise ValueError(f"{min(left)} is among the files, but is no part of the model")
     layer, mixed, ended = 0, False, True

@@ -11,12 +11,14 @@ Only `coreai-core` is needed (extra `coreai`), on any machine; nothing here is a
 """
 
 from contextlib import contextmanager
+from importlib.metadata import version
 import inspect
 from pathlib import Path
 import tempfile
 from typing import Any
 
-from ane_book.bundle import Bundle
+from ane_book.bundle import Bundle, regular_files
+from ane_book.coreai.asset import OWN, check_asset, check_origin, origin
 from ane_book.coreai.values import as_value, check_installed, declared, lifted
 from ane_book.coreai.weights import WEIGHTS
 from ane_book.errors import InvalidInput, InvalidPackage
@@ -27,6 +29,8 @@ from mlprogram.package.values import Constant
 
 __all__ = ["add_assets", "check_installed", "missing_ops", "save_asset"]
 
+#: Versions of coreai-core that run assets, and have not the calls that write them here.
+FORMER = ("1.0.0b1", "1.0.0b2")
 #: Taken care of here rather than by a function on values.
 STRUCTURE = frozenset(["const", "read_state", "write_state"])
 
@@ -34,9 +38,15 @@ STRUCTURE = frozenset(["const", "read_state", "write_state"])
 def missing_ops(package: str | Path | Package) -> list[str]:
     """What has no counterpart, a line each: op, value and function.
 
-    Raises InvalidInput where coreai-core is missing, InvalidPackage for a damaged package.
+    Raises InvalidInput where coreai-core is missing or too old, InvalidPackage for a damaged
+    package.
     """
     check_installed()
+    if (found := version("coreai-core")) in FORMER:
+        raise InvalidInput(
+            f"coreai-core {found} writes no asset here, and macOS 27 refuses some of 1.0.0b1 "
+            "(claim asset-locations): `pip install coreai-core==1.0.0b3`, or later"
+        )
     from ane_book.coreai.ops import COREAI_OPS
 
     package = package if isinstance(package, Package) else Package(package)
@@ -54,8 +64,8 @@ def save_asset(source: str | Path, target: str | Path, precision: str = "fp16") 
 
     precision: "fp32" widens half precision to single, to compare numbers; "fp16" is the program as
     it is. Written whole or not at all. Raises InvalidInput for a target that exists or is no
-    `.aimodel`, for ops that have no counterpart and where coreai-core is missing, InvalidPackage
-    for a damaged source.
+    `.aimodel`, for ops that have no counterpart and where coreai-core is missing or too old,
+    InvalidPackage for a damaged source.
     """
     target = Path(target)
     if target.suffix != ".aimodel":
@@ -72,20 +82,35 @@ def save_asset(source: str | Path, target: str | Path, precision: str = "fp16") 
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".coreai-") as folder:
         made = Path(folder) / target.name
-        _program(package, precision == "fp32").save_asset(made)
+        _program(package, precision == "fp32").save_asset(made, _metadata(package, precision))
         made.rename(target)
     return target
 
 
 def add_assets(bundle: Bundle) -> None:
-    """Write an asset beside each package of a bundle that has none: App.mlpackage, App.aimodel.
+    """Write an asset beside each package of a bundle that has none, App.mlpackage and App.aimodel,
+    and put their files into the manifest.
 
-    Raises what `save_asset` does.
+    Raises what `save_asset` does, and InvalidPackage for an asset there that is of another package.
     """
+    files: list[str] = []
     for part in bundle.manifest.packages:
         package = bundle.path / part.package
-        if not package.with_suffix(".aimodel").exists():
-            save_asset(package, package.with_suffix(".aimodel"))
+        asset = package.with_suffix(".aimodel")
+        if asset.exists():
+            check_origin(asset, check_asset(asset), package, "fp16")
+        else:
+            save_asset(package, asset)
+        files += [f"{asset.name}/{name}" for name in regular_files(asset)]
+    bundle.add_files(files)
+
+
+def _metadata(package: Package, precision: str) -> Any:
+    from coreai.runtime import AIModelAssetMetadata
+
+    metadata = AIModelAssetMetadata()
+    metadata.set_custom(OWN, origin(package.path, precision))
+    return metadata
 
 
 def _program(package: Package, lift: bool):

@@ -13,6 +13,7 @@ from typing import Any
 
 from ane_book.bundle import content_hash
 from ane_book.bundle.cache import keep
+from ane_book.coreai.asset import check_asset, check_origin
 from ane_book.coreai.bridge import check_installed, save_asset
 from ane_book.errors import InvalidInput
 from mlprogram.package.function import Function
@@ -21,14 +22,15 @@ import numpy as np
 
 __all__ = ["CoreAIBackend"]
 
-VERSION = 1  # of the bridge: a change of what it writes makes cached assets anew
+VERSION = 2  # of the bridge: a change of what it writes makes cached assets anew
 
 
 class CoreAIBackend:
     """Core AI, from an `.aimodel` beside each package, or else one made in the cache.
 
     precision: "fp32" is of assets whose half precision was widened, always in the cache. Raises
-    InvalidInput for another precision and where coreai-core is missing.
+    InvalidInput for another precision and where coreai-core is missing; `load` raises
+    InvalidPackage for an asset that is damaged, or made of another package.
     """
 
     name = "coreai"
@@ -43,7 +45,8 @@ class CoreAIBackend:
         self._packages: dict[Path, Package] = {}
         self._opened = AsyncExitStack()
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True, name="core-ai").start()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="core-ai")
+        self._thread.start()
 
     def load(self, package: Path, function: str) -> "_Function":
         package = Path(package)
@@ -55,7 +58,9 @@ class CoreAIBackend:
                 f"{package}: no function {function!r}; it has: {', '.join(functions)}"
             )
         if package not in self._models:
-            self._models[package] = self._run(self._open(self._asset(package)))
+            asset = self._asset(package)
+            check_origin(asset, check_asset(asset), package, self.precision)
+            self._models[package] = self._run(self._open(asset))
         loaded = self._models[package].load_function(function)
         return _Function(self._run, loaded, functions[function], self.dtype)
 
@@ -63,6 +68,8 @@ class CoreAIBackend:
         """Let go of all models; functions that were loaded can no longer be called."""
         self._run(self._opened.aclose())
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def _asset(self, package: Path) -> Path:
         beside = package.with_suffix(".aimodel")

@@ -121,6 +121,10 @@ def cast(x: Any, dtype: str, *, _out: list) -> Any:
     target = _out[0].dtype
     if target == ai.bool_ and x.type.dtype != ai.bool_:
         return ai.broadcasting_not_equal(x, like(x, 0))
+    if is_float(x) and target == ai.int32:
+        # Core AI takes a cast to int32 and back for nothing, and drops it with the cut
+        # (coreai-torch #9; 1.0.0b1 to b3), so the cut is an op of its own.
+        x = ai.broadcasting_where(ai.broadcasting_greater(like(x, 0), x), ceil(x), floor(x))
     return x if target == x.type.dtype else ai.cast(x, target)
 
 

@@ -3,6 +3,7 @@
     from ane_book.evidence import laws
 
     report = laws.check("model.mlpackage")      # a .mlmodelc, a bundle, or a folder of them
+    report = laws.check("model.aimodel")        # an asset of Core AI, by rules of its own
     report = laws.check(mlmodel)                # coremltools' MLModel, just converted
     report.findings, report.count("error")
 
@@ -20,18 +21,22 @@ Taught in the chapter "Will it run there?"; its findings are listed on the page 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ane_book.errors import InvalidPackage
 from ane_book.evidence.inspect import is_bundle, no_program, refuse_weights
 from ane_book.evidence.laws.graph import ProgramGraph, Seen
 from ane_book.evidence.laws.report import LawReport
 from ane_book.evidence.laws.rule import Finding, Place, Rule, load
-from ane_book.evidence.laws.rules import norms, ops, partitions, shapes, states, weights
+from ane_book.evidence.laws.rules import assets, norms, ops, partitions, shapes, states, weights
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package, read_programs
 import numpy as np
+
+if TYPE_CHECKING:  # pydantic and torch, which a package takes no time for
+    from ane_book.coreai.asset import AssetOp
 
 __all__ = ["Finding", "LawReport", "Rule", "check", "load", "packages_of"]
 
@@ -43,8 +48,13 @@ OF_FUNCTIONS: dict[str, Callable[[ProgramGraph, Any], Iterable[Seen]]] = {
 OF_PACKAGES: dict[str, Callable[[Package, Any], Iterable[Seen]]] = {
     rule.__name__.replace("_", "-"): rule for rule in weights.PACKAGE_RULES
 }
+#: Rules for each op of an asset of Core AI.
+OF_ASSETS: dict[str, Callable[["AssetOp", Any], str | None]] = {
+    rule.__name__.replace("_", "-"): rule for rule in assets.RULES
+}
 
 MODELS = (".mlpackage", ".mlmodelc", ".mlmodel")
+ASSET = ".aimodel"  # of Core AI
 
 
 def check(
@@ -54,6 +64,9 @@ def check(
     calibrate: Mapping[str, np.ndarray] | Literal["golden"] | None = None,
 ) -> LawReport:
     """Apply the rules to a package, a bundle, a folder of them, or an MLModel in memory.
+
+    Of an asset of Core AI the files are compared, then its ops are looked at, which needs
+    coreai-core. A folder's assets are left out where it is missing.
 
     rules: all if None; `load` reads others from a file. progress: called with (description, done,
     total) if there are several packages. calibrate: inputs by name, or "golden" for a bundle's own
@@ -67,7 +80,9 @@ def check(
     path = Path(model)
     refuse_weights(path)
     report, total = LawReport(str(path)), 0
-    packages = packages_of(path)
+    packages = [] if path.suffix == ASSET else packages_of(path)
+    for asset in _assets_of(path):
+        _check_asset(asset, rules, report, _name(asset, path))
     for number, file in enumerate(packages, 1):
         for package in read_programs(file):
             total += weights.weight_bytes(package)
@@ -93,6 +108,16 @@ def packages_of(path: Path) -> list[Path]:
     if not found:
         raise InvalidPackage(f"{path}: no {', '.join(MODELS)} is in this folder or below")
     return found
+
+
+def _assets_of(path: Path) -> list[Path]:
+    """The asset at `path`, or those beside the packages of a folder where they can be read."""
+    if path.suffix == ASSET:
+        return [path]
+    if not path.is_dir() or path.suffix in MODELS or find_spec("coreai") is None:
+        return []
+    beside = (file.with_suffix(ASSET) for file in packages_of(path))
+    return sorted(asset for asset in beside if asset.exists())
 
 
 def _below(root: Path) -> Iterator[Path]:
@@ -140,6 +165,24 @@ def _check_package(
         if "partitions" in rules:
             for seen in partitions.cuts(graph, leaving):
                 report.add(rules["partitions"], seen, _place(graph, seen, name, lines or {}))
+
+
+def _check_asset(asset: Path, rules: Mapping[str, Rule], report: LawReport, name: str) -> None:
+    from ane_book.coreai.asset import check_asset, old_locations, read_program
+
+    check_asset(asset)
+    report.packages += 1
+    if old_locations(asset):  # such an asset ends the process that reads it
+        if rule := rules.get("asset-locations"):
+            report.add(rule, Seen("places as coreai-core 1.0.0b1 writes them"), Place(name))
+        return
+    for op in read_program(asset):
+        for id_, rule in rules.items():
+            look = OF_ASSETS.get(id_)
+            if look and (seen := look(op, rule.claim.value)):
+                operand = "" if op.type == "graph" else ", ".join(op.operands)
+                place = Place(name, op.function, op.number, op.of, op.type, operand)
+                report.add(rule, Seen(seen), place)
 
 
 def _nothing(*_) -> tuple[Seen, ...]:

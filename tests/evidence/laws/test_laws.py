@@ -10,7 +10,7 @@ from _broken import BROKEN, X, model, pointwise, sound
 from ane_book import claims
 from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.evidence import laws
-from ane_book.evidence.laws import OF_FUNCTIONS, OF_PACKAGES
+from ane_book.evidence.laws import OF_ASSETS, OF_FUNCTIONS, OF_PACKAGES
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from mlprogram.package.container import save
@@ -63,10 +63,12 @@ class TestLaws:
 
     def test_every_rule_is_a_claim_with_a_check_and_a_package_that_breaks_it(self):
         rules, apart = laws.load(), {"partitions", "loaded-3gb", "sum-most"}
-        assert rules.keys() == OF_FUNCTIONS.keys() | OF_PACKAGES.keys() | apart
+        of_assets = OF_ASSETS.keys() - OF_FUNCTIONS.keys() | {"asset-locations"}
+        assert rules.keys() == OF_FUNCTIONS.keys() | OF_PACKAGES.keys() | of_assets | apart
         assert all(rule.claim is claims.find(name) for name, rule in rules.items())
         planted = {broken.rule for broken in BROKEN}
-        tested_below_and_with_runs = {*OF_PACKAGES, "loaded-3gb", "sum-most"}
+        # those of assets in tests/core_ai
+        tested_below_and_with_runs = {*OF_PACKAGES, *of_assets, "loaded-3gb", "sum-most"}
         assert rules.keys() - planted == tested_below_and_with_runs
 
     def test_thresholds_are_those_of_the_registry(self):
