@@ -22,6 +22,7 @@ from mlprogram.kernels import native
 from mlprogram.kernels.native.threads import threads
 from mlprogram.ops.tensor_transformation import write_slice
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -223,6 +224,11 @@ class _Recorder(TorchDispatchMode):
             raise _NotNative("its values are no floats of one dtype")
         return self.fill("elementwise", how, to, *operands)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Otherwise torch imports its compiler, 800 modules, when the mode is first used."""
+        return False
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         record, kwargs = RECORDED.get(func), kwargs or {}
         if record is not None:
@@ -283,7 +289,7 @@ def _repeat(recorder: _Recorder, x: Tensor, repeats: list[int]) -> Tensor:
 
 def _arithmetic(how: int) -> Callable[..., Tensor]:
     def record(recorder: _Recorder, x: Tensor, y: Tensor) -> Tensor:
-        shape = torch.broadcast_shapes(x.shape, y.shape)
+        shape = np.broadcast_shapes(x.shape, y.shape)  # torch's imports sympy
         return recorder.joined(how, recorder.own(torch.empty(shape, dtype=x.dtype)), x, y)
 
     return record
