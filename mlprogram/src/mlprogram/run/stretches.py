@@ -39,7 +39,7 @@ PLAIN = frozenset(
 )  # fmt: skip
 
 OPEN = frozenset(["size", "expand"])  # kernels that look at values
-SHORTEST = 2  # calls of compiled code: one alone takes less time from Python
+SHORTEST = 2  # steps, and calls of compiled code: one alone takes less time from Python
 LARGEST = 1 << 30  # bytes of all values of a stretch; beside so many, Python's time is nothing
 ALIGNMENT = 64
 
@@ -197,6 +197,8 @@ class _Recorder(TorchDispatchMode):
 
     def fill(self, name: str, how: int, to: Tensor, *operands: Tensor) -> Tensor:
         """Record `copy` or `elementwise`: operands, which are broadcast, to a tensor."""
+        if not to.numel():
+            return to
         axes = _axes(to, *[x.expand(to.shape) for x in operands])
         if name == "elementwise" and axes[-1][1] != to.itemsize:
             raise _NotNative("it writes values apart")
@@ -418,7 +420,7 @@ def divided(plan: ExecutionPlan) -> tuple[list[Step | Stretch], dict[int, str]]:
                 continue
         except _NotNative as error:
             why[id(step)] = str(error)
-        if len(recorder.calls) < SHORTEST:
+        if min(len(recorder.calls), len(recorder.steps)) < SHORTEST:
             parts += recorder.steps
             why |= dict.fromkeys(map(id, recorder.steps), "there is too little beside it")
         else:
