@@ -246,6 +246,16 @@ def test_values_that_are_not_as_declared_are_left_to_python(tmp_path):
     assert equal(program.predict({"x": x})["y"], (2 * np.maximum(x, 0)) ** 2)
 
 
+def test_parts_without_values(tmp_path):
+    """torch.cat takes them, and there is nothing to copy."""
+    none = const(np.zeros((2, 0, 6), np.float32))
+    joined = op("concat", {"b": X}, values=["a", none], axis=const(1), interleave=const(False))
+    first = op("add", {"a": X}, x="x", y="x")
+    last = op("mul", {"y": X}, x="b", y="a")
+    path = write(tmp_path / "p.mlpackage", [first, joined, last], inputs={"x": X})
+    assert check(MLProgram(path)) == 3
+
+
 def test_no_memory_is_said_of_the_step(tmp_path, monkeypatch):
     program = chain(tmp_path / "chain.mlpackage", (2, 4, 6))
     program.predict(program.random_inputs())

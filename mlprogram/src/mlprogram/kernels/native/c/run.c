@@ -132,8 +132,8 @@ typedef struct {
     const char *x, *y;
 } Filling;
 
-typedef uint16_t two_bytes __attribute__((may_alias));
-typedef uint32_t four_bytes __attribute__((may_alias));
+typedef uint16_t bits16 __attribute__((may_alias));
+typedef uint32_t bits32 __attribute__((may_alias));
 
 #define COPY(type)                                                                               \
     for (int64_t i = 0; i < n; i++) *(type *)(to + i * step) = *(const type *)(from + i * other)
@@ -146,9 +146,9 @@ static void copy_row(char *to, const char *from, int64_t n, int64_t step, int64_
     else if (size == 1)
         COPY(char);
     else if (size == 2)
-        COPY(two_bytes);
+        COPY(bits16);
     else
-        COPY(four_bytes);
+        COPY(bits32);
 }
 
 static void copy_axis(const Walk *w, int64_t axis, int64_t n, char *to, const char *from)
