@@ -8,6 +8,7 @@ The trace consists of the same lines, and yields every value when it is made.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from types import FunctionType
 from typing import Any
 
@@ -21,6 +22,9 @@ import numpy as np
 import torch
 
 __all__ = ["Compiled", "as_array", "compile_plan"]
+
+#: Held while names are given to values: threads may share a program.
+GENERATING = Lock()
 
 #: Inputs that take any number of tensors, as a list.
 VARIADIC = frozenset(["values", "loop_vars"])
@@ -39,7 +43,8 @@ class Compiled:
     @cached_property
     def trace(self) -> Callable:
         """(inputs, states) -> generator of (name, tensor); generated when first asked for."""
-        return _Source(self.plan).load(self.plan.main.steps, trace=True)[0]
+        with GENERATING:
+            return _Source(self.plan).load(self.plan.main.steps, trace=True)[0]
 
     @property
     def failures(self) -> Failures:
@@ -49,7 +54,8 @@ class Compiled:
 def compile_plan(plan: ExecutionPlan) -> Compiled:
     """Generate and load the source of a plan."""
     parts, refused = divided(plan) if plan.native else ([*plan.main.steps], {})
-    return Compiled(*_Source(plan).load(parts), plan, parts, refused)
+    with GENERATING:
+        return Compiled(*_Source(plan).load(parts), plan, parts, refused)
 
 
 class _Source:
@@ -75,16 +81,17 @@ class _Source:
         return self.function("inputs, states", [*unpack, *body])
 
     def function(self, parameters: str, body: list[str]) -> tuple[FunctionType, str]:
-        source = "\n    ".join([f"def run({parameters}):", *body]) + "\n"
-        exec(compile(source, self.failures.file(source), "exec"), self.scope)
-        return self.scope["run"], source
+        source, made = "\n    ".join([f"def run({parameters}):", *body]) + "\n", dict[str, Any]()
+        exec(compile(source, self.failures.file(source), "exec"), self.scope, made)
+        return made["run"], source
 
     def plainly(self, stretch: Stretch) -> Callable[..., tuple]:
         """A stretch from Python; generated when it is first needed."""
 
         def run(*given) -> tuple:
-            body = [*self.part_lines(stretch.steps), f"return {self.variables(stretch.made)}"]
-            stretch.plain = self.function(f"states, {self.variables(stretch.given)}", body)[0]
+            with GENERATING:
+                body = [*self.part_lines(stretch.steps), f"return {self.variables(stretch.made)}"]
+                stretch.plain = self.function(f"states, {self.variables(stretch.given)}", body)[0]
             return stretch.plain(*given)
 
         return run

@@ -1,333 +1,47 @@
 """Stretches of a plan that run in C, without Python between their steps.
 
-The functions of the steps are called once, on tensors whose memory nobody fills. A recorder sees
-what they ask of torch and of the compiled kernels: views cost nothing, copies and simple arithmetic
-have kernels in `c/run.c`, and calls of kernels are what they are. So a stretch computes what its
-steps would one by one, in their order. What was seen becomes a table, which `run_steps` in that
-file walks. A step that asks for anything else ends a stretch, and runs from Python.
+A stretch is a table of calls of compiled code, which `run_steps` of `c/run.c` walks. It computes
+what its steps would one by one, in their order: `record.py` has seen them do it. A step that needs
+torch ends a stretch, and runs from Python.
 
 What only the stretch reads lies in one arena, allocated for each call, at addresses that values
 share which are not in use at the same time. What is read after it gets memory of its own.
 """
 
-from bisect import bisect, insort
-from collections.abc import Callable, Collection, Sequence
+from bisect import insort
+from collections.abc import Callable, Collection
 import ctypes
 from dataclasses import dataclass
-import struct
-from typing import Any
 
 from mlprogram.analysis.aliases import uses
 from mlprogram.kernels import native
 from mlprogram.kernels.native.threads import threads
-from mlprogram.ops.tensor_transformation import write_slice
-from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step
-import numpy as np
+from mlprogram.run.plan import ExecutionPlan, Step
+from mlprogram.run.record import Block, Call, NotNative, Recorder
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["Stretch", "divided"]
 
-#: Ops without a kernel that may be recorded: they look at shapes alone, and never at values.
-PLAIN = frozenset(
-    [
-        "add", "cast", "concat", "expand_dims", "flatten2d", "identity", "mul", "real_div",
-        "reshape", "slice_by_index", "slice_by_size", "slice_update", "split", "squeeze", "sub",
-        "tile", "transpose",
-    ]
-)  # fmt: skip
-
-OPEN = frozenset(["size", "expand"])  # kernels that look at values
 SHORTEST = 2  # steps, and calls of compiled code: one alone takes less time from Python
-LARGEST = 1 << 30  # bytes of all values of a stretch; beside so many, Python's time is nothing
 ALIGNMENT = 64
-
-ADD, SUB, MUL, DIV, CONVERT = range(5)  # of `elementwise` in run.c
-
-_aten = torch.ops.aten
-
-
-class _NotNative(Exception):
-    """A step cannot be part of a stretch; the message says why."""
-
-
-@dataclass(eq=False)
-class _Block:
-    """A piece of memory. name: of the value or state that it is; "" for one that steps make."""
-
-    tensor: Tensor
-    name: str = ""
-    is_state: bool = False
-
-    @property
-    def bytes(self) -> int:
-        return self.tensor.untyped_storage().nbytes()
-
-
-Place = tuple[_Block | None, int]  # a block and an offset in it, or an address or number
-
-
-@dataclass
-class _Call:
-    """A call of compiled code."""
-
-    name: str
-    arguments: list[Place]
-    step: Step
-
-
-class _Recorder(TorchDispatchMode):
-    """Records steps. values: what they made, or were given, by name, of memory that nobody fills.
-
-    kept: objects of which the calls have only the address.
-    """
-
-    def __init__(self, plan: ExecutionPlan):
-        super().__init__()
-        self.plan = plan
-        self.values: dict[str, Tensor] = {}
-        self.states: dict[str, Tensor] = {}
-        self.blocks: dict[int, _Block] = {}  # by address
-        self.starts: list[int] = []
-        self.calls: list[_Call] = []
-        self.kept: list[object] = []
-        self.steps: list[Step] = []
-        self.bytes = 0
-
-    # --- steps --------------------------------------------------------------------------------
-
-    def add(self, step: Step) -> None:
-        """Record a step. Raises _NotNative, and forgets it, if that is impossible."""
-        self.step, count = step, len(self.calls)
-        native.recording.to = self.kernel
-        try:
-            with torch.inference_mode(False), torch.no_grad(), self:
-                self.values |= zip(step.results, self.run(step), strict=True)
-        except Exception as error:  # what the step itself raises, it raises again when it runs
-            del self.calls[count:]
-            known = isinstance(error, _NotNative)
-            raise (error if known else _NotNative("it cannot run")) from error
-        finally:
-            native.recording.to = None
-        self.steps.append(step)
-
-    def run(self, step: Step) -> Sequence[Tensor]:
-        type_ = step.operation.type
-        if type_ == "read_state":
-            return [self.state(step.state)]
-        if type_ == "write_state" and step.stored is None:
-            return []
-        if step.function is None and type_ == "slice_update":
-            view = {a.key: self.argument(a) for a in step.arguments if a.key != "x"}
-            write_slice(self.state(step.state), **view)
-            return [self.state(step.state)]
-        if step.function is None:
-            raise _NotNative("it replaces a state" if step.stored else "it has blocks")
-        if step.kernel in OPEN or (not step.kernel and type_ not in PLAIN):
-            raise _NotNative("torch computes it")
-        given = [(a.key, self.argument(a)) for a in step.arguments]
-        made = step.function(*[v for k, v in given if not k], **{k: v for k, v in given if k})
-        return made if type_ == "split" else [made]
-
-    def argument(self, argument: Argument) -> Any:
-        """The value of an argument, or a list of them if MIL takes several."""
-        if argument.static and any(isinstance(value, Name) for value in argument.values):
-            raise _NotNative(f"its {argument.key} is known at run time only")
-        found = [self.value(v.name) if isinstance(v, Name) else v for v in argument.values]
-        return found if argument.key == "values" or len(found) > 1 else found[0]
-
-    def value(self, name: str) -> Tensor:
-        if name not in self.values:
-            self.values[name] = self.given(name, False)
-        return self.values[name]
-
-    def state(self, name: str) -> Tensor:
-        if name not in self.states:
-            self.states[name] = self.given(name, True)
-        return self.states[name]
-
-    def given(self, name: str, is_state: bool) -> Tensor:
-        """A value or state from outside."""
-        type_ = self.plan.function.states[name] if is_state else self.plan.types[name]
-        if None in type_.shape or type_.kind in ("list", "dictionary"):
-            raise _NotNative("a size is known at run time only")
-        return self.own(torch.empty(type_.sizes, dtype=self.plan.dtype(type_)), name, is_state)
-
-    # --- memory -------------------------------------------------------------------------------
-
-    def own(self, tensor: Tensor, name: str = "", is_state: bool = False) -> Tensor:
-        """Make the memory of a new tensor known."""
-        self.bytes += tensor.nbytes
-        if not tensor.numel() or self.bytes > LARGEST:
-            raise _NotNative("it is large" if tensor.numel() else "it is empty")
-        start = tensor.untyped_storage().data_ptr()
-        self.blocks[start] = _Block(tensor, name, is_state)
-        insort(self.starts, start)
-        return tensor
-
-    def block(self, tensor: Tensor) -> _Block | None:
-        """The memory that a tensor lies in; None if it is a constant."""
-        return self.blocks.get(tensor.untyped_storage().data_ptr())
-
-    def place(self, address: int | None) -> Place:
-        index = bisect(self.starts, address or 0) - 1
-        if address and index >= 0:
-            block, offset = self.blocks[self.starts[index]], address - self.starts[index]
-            if offset < block.bytes:
-                return block, offset
-        return None, address or 0
-
-    # --- calls --------------------------------------------------------------------------------
-
-    def kernel(self, name: str, given: tuple) -> int:
-        """Record the call of a compiled kernel."""
-        words: list[Place] = []
-        for value, type_ in zip(given, native.SIGNATURES[name], strict=True):
-            if isinstance(value, ctypes.Array):
-                words += map(self.place, value)
-            elif type_ is ctypes.c_void_p:
-                words.append(self.place(value))
-            elif type_ is ctypes.c_float:
-                words.append((None, *struct.unpack("q", struct.pack("d", value))))
-            else:
-                words.append((None, int(value)))
-        self.calls.append(_Call(name, words, self.step))
-        return 0
-
-    def fill(self, name: str, how: int, to: Tensor, *operands: Tensor) -> Tensor:
-        """Record `copy` or `elementwise`: operands, which are broadcast, to a tensor."""
-        if not to.numel():
-            return to
-        axes = _axes(to, *[x.expand(to.shape) for x in operands])
-        if name == "elementwise" and axes[-1][1] != to.itemsize:
-            raise _NotNative("it writes values apart")
-        head = (len(axes), to.itemsize, how, operands[0].dtype == torch.float16)
-        numbers = [*head, *(number for row in zip(*axes, strict=True) for number in row)]
-        walk = (ctypes.c_int64 * len(numbers))(*numbers)
-        self.kept += [walk, *operands]
-        places = [self.place(x.data_ptr()) for x in (to, *operands)]
-        words = [*places, (None, ctypes.addressof(walk))]
-        self.calls.append(_Call(name, words, self.step))
-        return to
-
-    def copied(self, x: Tensor, to: Tensor) -> Tensor:
-        """Record a copy of x, broadcast and converted."""
-        if x.dtype != to.dtype:
-            return self.joined(CONVERT, to, x, x)
-        if x.itemsize > 4:
-            raise _NotNative(f"it copies {x.dtype}")
-        return self.fill("copy", 0, to, x)
-
-    def joined(self, how: int, to: Tensor, *operands: Tensor) -> Tensor:
-        """Record arithmetic on floats of one dtype."""
-        dtypes = {x.dtype for x in operands}
-        if len(dtypes) > 1 or not {*dtypes, to.dtype} <= {torch.float16, torch.float32}:
-            raise _NotNative("its values are no floats of one dtype")
-        return self.fill("elementwise", how, to, *operands)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Otherwise torch imports its compiler, 800 modules, when the mode is first used."""
-        return False
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        record, kwargs = RECORDED.get(func), kwargs or {}
-        if record is not None:
-            return record(self, *args, **kwargs)
-        if func is _aten.empty.memory_format:
-            return self.own(func(*args, **kwargs))
-        if func.is_view or func is _aten._unsafe_view.default:
-            return func(*args, **kwargs)
-        raise _NotNative(f"torch computes it: {func}")
-
-
-def _axes(*tensors: Tensor) -> list[tuple[int, ...]]:
-    """For each axis its size, and its step in bytes in each tensor; as few axes as possible."""
-    merged: list[tuple[int, ...]] = []
-    for axis, size in enumerate(tensors[0].shape):
-        steps = [x.stride(axis) * x.itemsize for x in tensors]
-        if merged and all(a == b * size for a, b in zip(merged[-1][1:], steps, strict=True)):
-            size *= merged.pop()[0]
-        if size > 1:
-            merged.append((size, *steps))
-    return merged or [(1, *[x.itemsize for x in tensors])]
-
-
-# --- what torch is asked for ----------------------------------------------------------------------
-
-
-def _clone(recorder: _Recorder, x: Tensor, memory_format=torch.preserve_format) -> Tensor:
-    return recorder.copied(x, recorder.own(torch.empty_like(x, memory_format=memory_format)))
-
-
-def _to_copy(recorder: _Recorder, x: Tensor, dtype: torch.dtype) -> Tensor:
-    return recorder.copied(x, recorder.own(torch.empty(x.shape, dtype=dtype)))
-
-
-def _cat(recorder: _Recorder, tensors: list[Tensor], dim: int = 0) -> Tensor:
-    first, begin = tensors[0], 0
-    shape = [*first.shape]
-    shape[dim] = sum(x.shape[dim] for x in tensors)
-    made = recorder.own(torch.empty(shape, dtype=first.dtype))
-    for x in tensors:
-        part = made.narrow(dim, begin, x.shape[dim])
-        if x.dtype != made.dtype or x.shape != part.shape:
-            raise _NotNative("its parts differ")
-        recorder.copied(x, part)
-        begin += x.shape[dim]
-    return made
-
-
-def _repeat(recorder: _Recorder, x: Tensor, repeats: list[int]) -> Tensor:
-    x = x[(None,) * (len(repeats) - x.dim())]
-    made = recorder.own(torch.empty([*map(int.__mul__, repeats, x.shape)], dtype=x.dtype))
-    turns = [n for pair in zip(repeats, x.shape, strict=True) for n in pair]
-    for axis in range(len(repeats)):
-        x = x.unsqueeze(2 * axis)
-    recorder.copied(x, made.view(turns))
-    return made
-
-
-def _arithmetic(how: int) -> Callable[..., Tensor]:
-    def record(recorder: _Recorder, x: Tensor, y: Tensor) -> Tensor:
-        shape = np.broadcast_shapes(x.shape, y.shape)  # torch's imports sympy
-        return recorder.joined(how, recorder.own(torch.empty(shape, dtype=x.dtype)), x, y)
-
-    return record
-
-
-RECORDED: dict[Any, Callable[..., Tensor]] = {
-    _aten.clone.default: _clone,
-    _aten._to_copy.default: _to_copy,
-    _aten.copy_.default: lambda recorder, to, x: recorder.copied(x, to),
-    _aten.cat.default: _cat,
-    _aten.repeat.default: _repeat,
-    _aten.add.Tensor: _arithmetic(ADD),
-    _aten.sub.Tensor: _arithmetic(SUB),
-    _aten.mul.Tensor: _arithmetic(MUL),
-    _aten.div.Tensor: _arithmetic(DIV),
-}
-
-
-# --- stretches ------------------------------------------------------------------------------------
 
 
 class Stretch:
     """Some neighbouring steps, compiled: `stretch(states, *given)` returns the values `made`.
 
-    plain: the same from Python, for values that are not what the program declares. arena: its
-    bytes. refused: why the step after it is not part of it.
+    plain: the same from Python, for values that are not what the program declares. calls: how many
+    of compiled code. arena: its bytes. held: those of the values that lie in it.
     """
 
     plain: Callable[..., tuple]
 
-    def __init__(self, recorder: _Recorder, made: list[str]):
-        self.steps, self.calls, self.made = recorder.steps, recorder.calls, made
+    def __init__(self, recorder: Recorder, made: list[str]):
+        self.steps, self.made, calls = recorder.steps, made, recorder.calls
         self._failures, self._kept = recorder.plan.failures, recorder.kept
         results = [recorder.values[name] for name in made]
         owners = [recorder.block(value) for value in results]
-        read = {b for call in self.calls for b, _ in call.arguments} | {*owners}
+        read = {b for call in calls for b, _ in call.arguments} | {*owners}
         given = [b for b in recorder.blocks.values() if b.name and b in read]
         given.sort(key=lambda block: block.is_state)
         new = [*dict.fromkeys(b for b in owners if b and not b.name)]
@@ -337,15 +51,16 @@ class Stretch:
         self._new = [(b.tensor.dtype, b.tensor.shape) for b in new]
         number = {b: 2 + i for i, b in enumerate((*given, *new))}
         self._results = [
-            value if b is None else (number[b] - 2, value.shape, value.stride(), _offset(value))
-            for value, b in zip(results, owners, strict=True)
+            x if b is None else _View(number[b] - 2, x.shape, x.stride(), int(x.storage_offset()))
+            for x, b in zip(results, owners, strict=True)
         ]
-        offsets, self.arena = _arranged(self.calls, number)
+        offsets, self.arena = _arranged(calls, number)
+        self.calls, self.held = len(calls), sum(block.bytes for block in offsets)
         words: list[int] = []
-        self._places = {}
-        for call in self.calls:
+        self._places: dict[int, Step] = {}  # in the table
+        for call in calls:
             self._places[len(words)] = call.step
-            words += [native.entry(call.name), len(call.arguments)]
+            words += [call.entry, len(call.arguments)]
             for b, offset in call.arguments:
                 if b is None:
                     words += [0, offset]
@@ -370,23 +85,31 @@ class Stretch:
         if failed >= 0:
             with self._failures.preparing(self._places[failed].operation):
                 raise MemoryError("no memory for what a compiled op sums up")
-        return tuple(
-            r if isinstance(r, Tensor) else tensors[r[0]].as_strided(*r[1:]) for r in self._results
-        )
+        return tuple(r.of(tensors) if isinstance(r, _View) else r for r in self._results)
 
 
-def _offset(tensor: Tensor) -> int:
-    return int(tensor.storage_offset())
+@dataclass(frozen=True)
+class _View:
+    """A result that is a view of a tensor, or all of it."""
+
+    index: int
+    shape: torch.Size
+    strides: tuple[int, ...]
+    offset: int
+
+    def of(self, tensors: list[Tensor]) -> Tensor:
+        whole = tensors[self.index]
+        return whole.as_strided(self.shape, self.strides, whole.storage_offset() + self.offset)
 
 
-def _arranged(calls: list[_Call], elsewhere: Collection[_Block]) -> tuple[dict[_Block, int], int]:
+def _arranged(calls: list[Call], elsewhere: Collection[Block]) -> tuple[dict[Block, int], int]:
     """Where in the arena each block lies that is nowhere else, and the arena's bytes.
 
     A block is in use from the first call that names it to the last.
     """
     last = {b: i for i, call in enumerate(calls) for b, _ in call.arguments if b is not None}
-    offsets: dict[_Block, int] = {}
-    live: list[tuple[int, int, _Block]] = []  # begin, end
+    offsets: dict[Block, int] = {}
+    live: list[tuple[int, int, Block]] = []  # begin, end
     size = 0
     for i, call in enumerate(calls):
         for b, _ in call.arguments:
@@ -412,13 +135,13 @@ def divided(plan: ExecutionPlan) -> tuple[list[Step | Stretch], dict[int, str]]:
     parts: list[Step | Stretch] = []
     last = {name: i for i, step in enumerate(steps) for name in uses(step.operation)}
     last |= dict.fromkeys(plan.function.block.outputs, len(steps))
-    recorder = _Recorder(plan)
+    recorder = Recorder(plan)
     for i, step in enumerate([*steps, None]):
         try:
             if step is not None:
                 recorder.add(step)
                 continue
-        except _NotNative as error:
+        except NotNative as error:
             why[id(step)] = str(error)
         if min(len(recorder.calls), len(recorder.steps)) < SHORTEST:
             parts += recorder.steps
@@ -427,5 +150,5 @@ def divided(plan: ExecutionPlan) -> tuple[list[Step | Stretch], dict[int, str]]:
             names = [name for made in recorder.steps for name in made.results]
             parts.append(Stretch(recorder, [n for n in names if last.get(n, -1) >= i]))
         parts += [step] if step else []
-        recorder = _Recorder(plan)
+        recorder = Recorder(plan)
     return parts, why
