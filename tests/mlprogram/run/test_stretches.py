@@ -150,7 +150,7 @@ RECIPES = [
     ("llama", {"kv": "host"}),
     ("qwen3", {"kv": "state", "quant": "int8"}),
     ("llama", {"kv": "state", "form": "apple"}),
-    ("gemma3", {"kv": "state"}),
+    ("gemma3_text", {"kv": "state"}),
     ("llama", {"kv": "state", "state_write": "select"}),
     ("lfm2", {"kv": "host"}),
 ]

@@ -171,6 +171,9 @@ def _fit(
                 if off:
                     raise Unfit(off)
                 operands, run = kernel.prepare(match)
+                inside = {name for o in match.operations for name, _ in o.outputs}
+                if inside & {*operands}:
+                    raise Unfit("it takes a value that it would not make")
                 return Chosen(kernel.name, match.operations, operands, run, match.result)
             except Unfit as error:
                 attempt = attempt or _Attempt(kernel, match.operations, True, str(error))
