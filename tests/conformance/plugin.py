@@ -20,7 +20,7 @@ import zlib
 from coremltools.converters.mil.mil import Builder
 from coremltools.models import model
 from mlprogram import MLProgram, coreml
-from mlprogram.run.stretches import Stretch
+from mlprogram.run.stretches import NativeStretch
 import numpy as np
 import pytest
 from teeth import Case, largest, watch
@@ -64,7 +64,7 @@ class Proxy(coreml.Proxy):
 def check_steps(program, inputs, found):
     """Raises AssertionError if steps that ran in C give other bits from Python, one by one."""
     ops = {operation.type for operation in program.operations}
-    if RANDOM & ops or not any(isinstance(part, Stretch) for part in program.compiled.parts):
+    if RANDOM & ops or not any(isinstance(part, NativeStretch) for part in program.compiled.parts):
         return
     alone = MLProgram(program.package, program.name, program.precision, without=["runner"])
     for name, right in alone.predict(inputs).items():

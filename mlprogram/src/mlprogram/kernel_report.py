@@ -8,7 +8,7 @@ from mlprogram.kernels.table import KERNELS
 from mlprogram.run.pipeline import open_model
 from mlprogram.run.precision import described
 from mlprogram.run.program import MLProgram
-from mlprogram.run.stretches import Stretch
+from mlprogram.run.stretches import NativeStretch
 from mlprogram.tables import table
 
 __all__ = ["plan_report", "planned"]
@@ -35,7 +35,7 @@ def planned(path: Path, function: str | None = None, precision: str = "fp16") ->
 
 def _steps(program: MLProgram) -> list[dict]:
     refused, alone = program.plan.selection.refused, program.compiled.refused
-    stretches = [part for part in program.compiled.parts if isinstance(part, Stretch)]
+    stretches = [part for part in program.compiled.parts if isinstance(part, NativeStretch)]
     number = {id(step): i for i, stretch in enumerate(stretches) for step in stretch.steps}
     other = "it is in a block" if program.plan.native else "nothing runs in C"
     return [

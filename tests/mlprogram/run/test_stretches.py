@@ -11,7 +11,7 @@ from ane_book.errors import InvalidPackage
 from mlprogram import MLProgram
 from mlprogram.kernel_report import plan_report, planned
 from mlprogram.kernels import native
-from mlprogram.run.stretches import Stretch
+from mlprogram.run.stretches import NativeStretch
 import numpy as np
 import pytest
 import torch
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(not native.available(), reason=native.status()[1
 X = typed("fp32", 2, 4, 6)
 
 
-def stretches(program: MLProgram) -> list[Stretch]:
-    return [part for part in program.compiled.parts if isinstance(part, Stretch)]
+def stretches(program: MLProgram) -> list[NativeStretch]:
+    return [part for part in program.compiled.parts if isinstance(part, NativeStretch)]
 
 
 def equal(found: np.ndarray, right: np.ndarray) -> bool:
@@ -171,7 +171,7 @@ def test_a_decoder_is_one_stretch(tiny_bundle):
         (path,) = bundle.path.glob("layers*.mlpackage")
         for name in ("decode", "prefill"):
             parts = MLProgram(path, name).compiled.parts
-            assert [type(part) for part in parts[:1]] == [Stretch]
+            assert [type(part) for part in parts[:1]] == [NativeStretch]
             assert len(parts) == 1 + alone, [p.operation.type for p in parts[1:]]
 
 

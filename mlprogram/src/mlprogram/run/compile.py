@@ -1,8 +1,9 @@
 """Compile a plan to straight-line Python source, and load it.
 
-Every step becomes one line that calls its function on local variables; a value is deleted after its
-last use. So a call does no work besides the steps themselves. `Compiled.source` shows the result.
-The trace consists of the same lines, and yields every value when it is made.
+Every stretch of steps that runs in C, and every other step, becomes one line that calls its
+function on local variables; a value is deleted after its last use. So a call does no work besides
+the steps themselves. `Compiled.source` shows the result. The trace has a line for every step, and
+yields every value when it is made.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from mlprogram.ops.tensor_transformation import write_slice
 from mlprogram.package.values import MAX_RANK
 from mlprogram.run.failures import Failures, turns
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step, StepResult
-from mlprogram.run.stretches import Stretch, divided
+from mlprogram.run.stretches import NativeStretch, divided
 import numpy as np
 import torch
 
@@ -37,7 +38,7 @@ class Compiled:
     run: Callable  # (inputs, states) -> outputs
     source: str
     plan: ExecutionPlan
-    parts: list[Step | Stretch]
+    parts: list[Step | NativeStretch]
     refused: dict[int, str]  # why a step is in no stretch, by its id
 
     @cached_property
@@ -67,7 +68,7 @@ class _Source:
         self.bound: dict[int, str] = {}
 
     def load(
-        self, parts: Sequence[Step | Stretch], trace: bool = False
+        self, parts: Sequence[Step | NativeStretch], trace: bool = False
     ) -> tuple[FunctionType, str]:
         names = self.variables(self.plan.function.inputs)
         unpack = [f"{names} = inputs"] if names else []
@@ -85,7 +86,7 @@ class _Source:
         exec(compile(source, self.failures.file(source), "exec"), self.scope, made)
         return made["run"], source
 
-    def plainly(self, stretch: Stretch) -> Callable[..., tuple]:
+    def plainly(self, stretch: NativeStretch) -> Callable[..., tuple]:
         """A stretch from Python; generated when it is first needed."""
 
         def run(*given) -> tuple:
@@ -114,10 +115,10 @@ class _Source:
 
     # --- lines --------------------------------------------------------------------------------
 
-    def part_lines(self, parts: Sequence[Step | Stretch], trace: bool = False) -> list[str]:
+    def part_lines(self, parts: Sequence[Step | NativeStretch], trace: bool = False) -> list[str]:
         lines: list[str] = []
         for part in parts:
-            if isinstance(part, Stretch):
+            if isinstance(part, NativeStretch):
                 lines += self.stretch_lines(part)
                 continue
             lines += self.failures.lines(part.operation, self.step_lines(part))
@@ -127,7 +128,7 @@ class _Source:
                 lines.append(f"del {', '.join(sorted(map(self.variable, part.last_read)))}")
         return lines
 
-    def stretch_lines(self, stretch: Stretch) -> Iterator[str]:
+    def stretch_lines(self, stretch: NativeStretch) -> Iterator[str]:
         stretch.plain = self.plainly(stretch)
         given, made = self.variables(stretch.given), self.variables(stretch.made)
         call = f"{self.bind(stretch)}(states, {given})"

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Block", "Call", "NotNative", "Recorder"]
+__all__ = ["KernelCall", "NotNative", "Recorder", "Region"]
 
 #: Ops without a kernel that may be recorded: they look at shapes alone, and never at values.
 PLAIN = frozenset(
@@ -44,7 +44,7 @@ class NotNative(Exception):
 
 
 @dataclass(eq=False)
-class Block:
+class Region:
     """A piece of memory. name: of the value or state that it is; "" for one that steps make."""
 
     tensor: Tensor
@@ -56,11 +56,11 @@ class Block:
         return self.tensor.untyped_storage().nbytes()
 
 
-Place = tuple[Block | None, int]  # a block and an offset in it, or an address or number
+Place = tuple[Region | None, int]  # a region and an offset in it, or an address or number
 
 
 @dataclass
-class Call:
+class KernelCall:
     """A call of compiled code. entry: the address of its entry in run.c."""
 
     entry: int
@@ -79,9 +79,9 @@ class Recorder(TorchDispatchMode):
         self.plan = plan
         self.values: dict[str, Tensor] = {}
         self.states: dict[str, Tensor] = {}
-        self.blocks: dict[int, Block] = {}  # by address
+        self.regions: dict[int, Region] = {}  # by address
         self.starts: list[int] = []
-        self.calls: list[Call] = []
+        self.calls: list[KernelCall] = []
         self.kept: list[object] = []
         self.steps: list[Step] = []
         self.bytes = 0
@@ -153,20 +153,20 @@ class Recorder(TorchDispatchMode):
         if not tensor.numel() or self.bytes > LARGEST:
             raise NotNative("it is large" if tensor.numel() else "it has no values")
         start = tensor.untyped_storage().data_ptr()
-        self.blocks[start] = Block(tensor, name, is_state)
+        self.regions[start] = Region(tensor, name, is_state)
         insort(self.starts, start)
         return tensor
 
-    def block(self, tensor: Tensor) -> Block | None:
+    def region(self, tensor: Tensor) -> Region | None:
         """The memory that a tensor lies in; None if it is a constant."""
-        return self.blocks.get(tensor.untyped_storage().data_ptr())
+        return self.regions.get(tensor.untyped_storage().data_ptr())
 
     def place(self, address: int | None) -> Place:
         index = bisect(self.starts, address or 0) - 1
         if address and index >= 0:
-            block, offset = self.blocks[self.starts[index]], address - self.starts[index]
-            if offset < block.bytes:
-                return block, offset
+            region, offset = self.regions[self.starts[index]], address - self.starts[index]
+            if offset < region.bytes:
+                return region, offset
         return None, address or 0
 
     # --- calls --------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Recorder(TorchDispatchMode):
                 words.append((None, *struct.unpack("q", struct.pack("d", value))))
             else:
                 words.append((None, int(value)))
-        self.calls.append(Call(native.entry(name), words, self.step))
+        self.calls.append(KernelCall(native.entry(name), words, self.step))
         return 0
 
     def fill(self, name: str, how: int, to: Tensor, *operands: Tensor) -> Tensor:
@@ -196,10 +196,10 @@ class Recorder(TorchDispatchMode):
         head = (len(axes), to.itemsize, how, operands[0].dtype == torch.float16)
         numbers = [*head, *(number for row in zip(*axes, strict=True) for number in row)]
         walk = (ctypes.c_int64 * len(numbers))(*numbers)
-        self.kept += [walk, *[x for x in operands if self.block(x) is None]]
+        self.kept += [walk, *[x for x in operands if self.region(x) is None]]
         places = [self.place(x.data_ptr()) for x in (to, *operands)]
         words = [*places, (None, ctypes.addressof(walk))]
-        self.calls.append(Call(native.entry(name), words, self.step))
+        self.calls.append(KernelCall(native.entry(name), words, self.step))
         return to
 
     def copied(self, x: Tensor, to: Tensor) -> Tensor:

@@ -17,17 +17,17 @@ from mlprogram.analysis.aliases import uses
 from mlprogram.kernels import native
 from mlprogram.kernels.native.threads import threads
 from mlprogram.run.plan import ExecutionPlan, Step
-from mlprogram.run.record import Block, Call, NotNative, Recorder
+from mlprogram.run.record import KernelCall, NotNative, Recorder, Region
 import torch
 from torch import Tensor
 
-__all__ = ["Stretch", "divided"]
+__all__ = ["NativeStretch", "divided"]
 
 SHORTEST = 2  # steps, and calls of compiled code: one alone takes less time from Python
 ALIGNMENT = 64
 
 
-class Stretch:
+class NativeStretch:
     """Some neighbouring steps, compiled: `stretch(states, *given)` returns the values `made`.
 
     plain: the same from Python, for values that are not what the program declares. calls: how many
@@ -40,10 +40,10 @@ class Stretch:
         self.steps, self.made, calls = recorder.steps, made, recorder.calls
         self._failures, self._kept = recorder.plan.failures, recorder.kept
         results = [recorder.values[name] for name in made]
-        owners = [recorder.block(value) for value in results]
+        owners = [recorder.region(value) for value in results]
         read = {b for call in calls for b, _ in call.arguments} | {*owners}
-        given = [b for b in recorder.blocks.values() if b.name and b in read]
-        given.sort(key=lambda block: block.is_state)
+        given = [b for b in recorder.regions.values() if b.name and b in read]
+        given.sort(key=lambda region: region.is_state)
         new = [*dict.fromkeys(b for b in owners if b and not b.name)]
         self.given = [b.name for b in given if not b.is_state]
         self.states = [b.name for b in given if b.is_state]
@@ -54,20 +54,22 @@ class Stretch:
             x if b is None else _View(number[b] - 2, x.shape, x.stride(), int(x.storage_offset()))
             for x, b in zip(results, owners, strict=True)
         ]
+        self._bases = ctypes.c_int64 * (2 + len(number))
+        self._lay_out(calls, number)
+
+    def _lay_out(self, calls: list[KernelCall], number: dict[Region, int]) -> None:
+        """Make the table. number: the base of each region that is not in the arena."""
         offsets, self.arena = _arranged(calls, number)
-        self.calls, self.held = len(calls), sum(block.bytes for block in offsets)
-        words: list[int] = []
+        self.calls, self.held = len(calls), sum(region.bytes for region in offsets)
         self._places: dict[int, Step] = {}  # in the table
+        words: list[int] = []
         for call in calls:
             self._places[len(words)] = call.step
             words += [call.entry, len(call.arguments)]
             for b, offset in call.arguments:
-                if b is None:
-                    words += [0, offset]
-                else:
-                    words += [number.get(b, 1), offset + offsets.get(b, 0)]
+                base = 0 if b is None else number.get(b, 1)
+                words += [base, offset if b is None else offset + offsets.get(b, 0)]
         self._table = (ctypes.c_int64 * len(words))(*words)
-        self._bases = ctypes.c_int64 * (2 + len(number))
 
     def __call__(self, states: dict[str, Tensor], *given: Tensor) -> tuple:
         held = [states[name] for name in self.states]
@@ -102,14 +104,16 @@ class _View:
         return whole.as_strided(self.shape, self.strides, whole.storage_offset() + self.offset)
 
 
-def _arranged(calls: list[Call], elsewhere: Collection[Block]) -> tuple[dict[Block, int], int]:
-    """Where in the arena each block lies that is nowhere else, and the arena's bytes.
+def _arranged(
+    calls: list[KernelCall], elsewhere: Collection[Region]
+) -> tuple[dict[Region, int], int]:
+    """Where in the arena each region lies that is nowhere else, and the arena's bytes.
 
-    A block is in use from the first call that names it to the last.
+    A region is in use from the first call that names it to the last.
     """
     last = {b: i for i, call in enumerate(calls) for b, _ in call.arguments if b is not None}
-    offsets: dict[Block, int] = {}
-    live: list[tuple[int, int, Block]] = []  # begin, end
+    offsets: dict[Region, int] = {}
+    live: list[tuple[int, int, Region]] = []  # begin, end
     size = 0
     for i, call in enumerate(calls):
         for b, _ in call.arguments:
@@ -128,11 +132,11 @@ def _arranged(calls: list[Call], elsewhere: Collection[Block]) -> tuple[dict[Blo
     return offsets, size
 
 
-def divided(plan: ExecutionPlan) -> tuple[list[Step | Stretch], dict[int, str]]:
+def divided(plan: ExecutionPlan) -> tuple[list[Step | NativeStretch], dict[int, str]]:
     """The steps of a plan in order, those that can in stretches; and by the id of each other step
     why it is in none."""
     steps, why = plan.main.steps, dict[int, str]()
-    parts: list[Step | Stretch] = []
+    parts: list[Step | NativeStretch] = []
     last = {name: i for i, step in enumerate(steps) for name in uses(step.operation)}
     last |= dict.fromkeys(plan.function.block.outputs, len(steps))
     recorder = Recorder(plan)
@@ -148,7 +152,7 @@ def divided(plan: ExecutionPlan) -> tuple[list[Step | Stretch], dict[int, str]]:
             why |= dict.fromkeys(map(id, recorder.steps), "there is too little beside it")
         else:
             names = [name for made in recorder.steps for name in made.results]
-            parts.append(Stretch(recorder, [n for n in names if last.get(n, -1) >= i]))
+            parts.append(NativeStretch(recorder, [n for n in names if last.get(n, -1) >= i]))
         parts += [step] if step else []
         recorder = Recorder(plan)
     return parts, why
