@@ -288,6 +288,12 @@ def test_a_step_that_fails_says_why_when_it_runs(tmp_path):
         program.predict(program.random_inputs())
 
 
+def test_every_kernel_has_an_entry():
+    """One without would end every stretch, and say so in the report alone."""
+    for_torch = {"expand", "expand_activations"}
+    assert all(native.entry(name) for name in native.SIGNATURES.keys() - for_torch)
+
+
 # --- switches and report --------------------------------------------------------------------------
 
 
