@@ -19,7 +19,8 @@ import zlib
 
 from coremltools.converters.mil.mil import Builder
 from coremltools.models import model
-from mlprogram import coreml
+from mlprogram import MLProgram, coreml
+from mlprogram.run.stretches import NativeStretch
 import numpy as np
 import pytest
 from teeth import Case, largest, watch
@@ -29,6 +30,7 @@ import torch
 FOLDERS = {"converters/mil/mil/ops/tests/": "", "converters/mil/frontend/torch/test/": "torch/"}
 CASES = 5  # of each test of the front end, opset and precision that a full run keeps
 SAMPLE = 2  # of each test of an op and opset that a sample keeps
+RANDOM = {f"random_{name}" for name in ("bernoulli", "categorical", "normal", "uniform")}
 SECONDS = 120  # of processor time: a case that takes longer hangs
 
 recording = None  # the file of --record, in the process that gets all reports
@@ -49,7 +51,25 @@ class Proxy(coreml.Proxy):
             pytest.skip(f"predicts with a {self.kind}")
         arrays = {name: self._as_declared(name, value) for name, value in data.items()}
         predict = super().predict
-        return case.predicted(self.program, arrays, lambda: predict(arrays, state))
+
+        def predicted():
+            found = predict(arrays, state)
+            if state is None:
+                check_steps(self.program, arrays, found)
+            return found
+
+        return case.predicted(self.program, arrays, predicted)
+
+
+def check_steps(program, inputs, found):
+    """Raises AssertionError if steps that ran in C give other bits from Python, one by one."""
+    ops = {operation.type for operation in program.operations}
+    if RANDOM & ops or not any(isinstance(part, NativeStretch) for part in program.compiled.parts):
+        return
+    alone = MLProgram(program.package, program.name, program.precision, without=["runner"])
+    for name, right in alone.predict(inputs).items():
+        same = np.array_equal(found[name], right, equal_nan=right.dtype.kind == "f")
+        assert same, f"{name}: in C {found[name]}, from Python {right}"
 
 
 def rounded_once(program, inputs):

@@ -8,6 +8,7 @@ from mlprogram.kernels.table import KERNELS
 from mlprogram.run.pipeline import open_model
 from mlprogram.run.precision import described
 from mlprogram.run.program import MLProgram
+from mlprogram.run.stretches import NativeStretch
 from mlprogram.tables import table
 
 __all__ = ["plan_report", "planned"]
@@ -16,8 +17,9 @@ __all__ = ["plan_report", "planned"]
 def planned(path: Path, function: str | None = None, precision: str = "fp16") -> dict:
     """The steps of a function, or of each program in a pipeline, in plain JSON values.
 
-    A step has the name of its last op, the types of its ops, its kernel ("" for the plain op), and
-    why other kernels do not fit.
+    A step has the name of its last op, the types of its ops, its kernel ("" for the plain op), why
+    other kernels do not fit, and the number of the stretch in which it runs in C, or why it does
+    not.
     """
     program = open_model(path, function, precision)
     parts = [program] if isinstance(program, MLProgram) else program.parts
@@ -32,7 +34,10 @@ def planned(path: Path, function: str | None = None, precision: str = "fp16") ->
 
 
 def _steps(program: MLProgram) -> list[dict]:
-    refused = program.plan.selection.refused
+    refused, alone = program.plan.selection.refused, program.compiled.refused
+    stretches = [part for part in program.compiled.parts if isinstance(part, NativeStretch)]
+    number = {id(step): i for i, stretch in enumerate(stretches) for step in stretch.steps}
+    other = "it is in a block" if program.plan.native else "nothing runs in C"
     return [
         {
             "name": step.operation.name,
@@ -43,6 +48,8 @@ def _steps(program: MLProgram) -> list[dict]:
                 for operation in step.operations
                 for name, reason in refused.get(id(operation), {}).items()
             },
+            "stretch": number.get(id(step)),
+            "alone": "" if id(step) in number else alone.get(id(step), other),
         }
         for step in program.plan.main.all()
     ]
@@ -58,6 +65,8 @@ def plan_report(facts: dict) -> str:
             for (kernel, ops), count in _alike(steps, KERNELS_IN_ORDER)
         ]
         parts.append(f"{name}: {ops:,} ops in {len(steps):,} steps\n{table(rows, indent=2)}")
+        if any(step["stretch"] is not None for step in steps):
+            parts.append(_stretches(steps))
         why = Counter(
             (step["ops"][-1], kernel, reason)
             for step in steps
@@ -70,6 +79,17 @@ def plan_report(facts: dict) -> str:
             ]
             parts.append(f"why not\n{table(rows, indent=2)}")
     return "\n\n".join(parts)
+
+
+def _stretches(steps: list[dict]) -> str:
+    """How many steps run in C, and why others do not."""
+    inside = [step["stretch"] for step in steps if step["stretch"] is not None]
+    count = len({*inside})
+    said = f"{len(inside):,} of {len(steps):,} steps run in C, in {count:,} "
+    said += "stretch" if count == 1 else "stretches"
+    why = Counter((step["ops"][-1], step["alone"]) for step in steps if step["alone"])
+    rows = [(f"{count:,}", op, reason) for (op, reason), count in why.most_common()]
+    return f"{said}; these do not:\n{table(rows, indent=2)}" if rows else said
 
 
 KERNELS_IN_ORDER = [*dict.fromkeys(kernel.name for kernel in KERNELS), ""]

@@ -247,6 +247,16 @@ class TestGate:
         )
         assert groups(path) == []
 
+    def test_times_itself_is_two_ops(self, tmp_path):
+        """As a gate of itself it would read the silu that the group does not make."""
+
+        def square(gate):
+            opened = mb.silu(x=gate)
+            return mb.mul(x=opened, y=opened)
+
+        path = build({"gate": ((4, 8), "fp32")}, square, tmp_path / "g.mlpackage")
+        assert groups(path) == []
+
 
 def test_long_attention_runs_in_a_thread_with_a_small_stack():
     """Rows of the mask are as long as the cache: none of them may lie on the stack."""

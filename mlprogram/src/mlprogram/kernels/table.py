@@ -21,7 +21,7 @@ from mlprogram.kernels.pattern import OpPattern as Pattern
 from mlprogram.kernels.pattern import find, op
 from mlprogram.package.function import Function, Operation
 
-__all__ = ["KERNELS", "Chosen", "Kernel", "Selection", "check_names", "select"]
+__all__ = ["KERNELS", "RUNNER", "Chosen", "Kernel", "Selection", "check_names", "select"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,10 @@ KERNELS = (
     _single("small_product", "matmul", single.prepare_small),
     _single("transpose", "transpose", single.prepare_transpose, compiled=False),
 )  # fmt: skip
+
+
+#: Is left out like an entry: then every step is called from Python, one by one.
+RUNNER = "runner"
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class _Attempt:
 
 def check_names(names: Collection[str]) -> frozenset[str]:
     """Check the names of entries to leave out; raises InvalidInput for an unknown one."""
-    known = list(dict.fromkeys(kernel.name for kernel in KERNELS))
+    known = [*dict.fromkeys(kernel.name for kernel in KERNELS), RUNNER]
     names = [names] if isinstance(names, str) else names
     for name in names:
         if name not in known:
@@ -167,6 +171,9 @@ def _fit(
                 if off:
                     raise Unfit(off)
                 operands, run = kernel.prepare(match)
+                inside = {name for o in match.operations for name, _ in o.outputs}
+                if inside & {*operands}:
+                    raise Unfit("it takes a value that it would not make")
                 return Chosen(kernel.name, match.operations, operands, run, match.result)
             except Unfit as error:
                 attempt = attempt or _Attempt(kernel, match.operations, True, str(error))

@@ -1,13 +1,15 @@
 """Compile a plan to straight-line Python source, and load it.
 
-Every step becomes one line that calls its function on local variables; a value is deleted after its
-last use. So a call does no work besides the steps themselves. `Compiled.source` shows the result.
-The trace consists of the same lines, and yields every value when it is made.
+Every stretch of steps that runs in C, and every other step, becomes one line that calls its
+function on local variables; a value is deleted after its last use. So a call does no work besides
+the steps themselves. `Compiled.source` shows the result. The trace has a line for every step, and
+yields every value when it is made.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from types import FunctionType
 from typing import Any
 
@@ -15,11 +17,15 @@ from mlprogram.errors import InvalidPackage
 from mlprogram.ops.tensor_transformation import write_slice
 from mlprogram.package.values import MAX_RANK
 from mlprogram.run.failures import Failures, turns
-from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step, StepResult, Steps
+from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step, StepResult
+from mlprogram.run.stretches import NativeStretch, divided
 import numpy as np
 import torch
 
 __all__ = ["Compiled", "as_array", "compile_plan"]
+
+#: Held while names are given to values: threads may share a program.
+GENERATING = Lock()
 
 #: Inputs that take any number of tensors, as a list.
 VARIADIC = frozenset(["values", "loop_vars"])
@@ -32,11 +38,14 @@ class Compiled:
     run: Callable  # (inputs, states) -> outputs
     source: str
     plan: ExecutionPlan
+    parts: list[Step | NativeStretch]
+    refused: dict[int, str]  # why a step is in no stretch, by its id
 
     @cached_property
     def trace(self) -> Callable:
         """(inputs, states) -> generator of (name, tensor); generated when first asked for."""
-        return _Source(self.plan).load(trace=True)[0]
+        with GENERATING:
+            return _Source(self.plan).load(self.plan.main.steps, trace=True)[0]
 
     @property
     def failures(self) -> Failures:
@@ -45,7 +54,9 @@ class Compiled:
 
 def compile_plan(plan: ExecutionPlan) -> Compiled:
     """Generate and load the source of a plan."""
-    return Compiled(*_Source(plan).load(trace=False), plan)
+    parts, refused = divided(plan) if plan.native else ([*plan.main.steps], {})
+    with GENERATING:
+        return Compiled(*_Source(plan).load(parts), plan, parts, refused)
 
 
 class _Source:
@@ -56,19 +67,43 @@ class _Source:
         self.scope: dict[str, Any] = {}
         self.bound: dict[int, str] = {}
 
-    def load(self, trace: bool) -> tuple[FunctionType, str]:
-        names = [self.variable(name) for name in self.plan.function.inputs]
-        unpack = [f"{', '.join(names)}, = inputs"] if names else []
+    def load(
+        self, parts: Sequence[Step | NativeStretch], trace: bool = False
+    ) -> tuple[FunctionType, str]:
+        names = self.variables(self.plan.function.inputs)
+        unpack = [f"{names} = inputs"] if names else []
         if any(step.operation.type == "while_loop" for step in self.plan.main.all()):
             unpack.append(f"turns = {self.bind(turns)}()")
-        body = list(self.block_lines(self.plan.main, trace))
-        source = "\n    ".join(["def run(inputs, states):", *unpack, *body]) + "\n"
-        exec(compile(source, self.failures.file(source), "exec"), self.scope)
-        return self.scope["run"], source
+        body = self.part_lines(parts, trace)
+        if trace:
+            untouched = self.plan.untouched.items()
+            body += [f"yield {name!r}, {self.value(value)}" for name, value in untouched]
+        body.append(f"return {', '.join(map(self.result, self.plan.main.results))},")
+        return self.function("inputs, states", [*unpack, *body])
+
+    def function(self, parameters: str, body: list[str]) -> tuple[FunctionType, str]:
+        source, made = "\n    ".join([f"def run({parameters}):", *body]) + "\n", dict[str, Any]()
+        exec(compile(source, self.failures.file(source), "exec"), self.scope, made)
+        return made["run"], source
+
+    def plainly(self, stretch: NativeStretch) -> Callable[..., tuple]:
+        """A stretch from Python; generated when it is first needed."""
+
+        def run(*given) -> tuple:
+            with GENERATING:
+                body = [*self.part_lines(stretch.steps), f"return {self.variables(stretch.made)}"]
+                stretch.plain = self.function(f"states, {self.variables(stretch.given)}", body)[0]
+            return stretch.plain(*given)
+
+        return run
 
     def variable(self, name: str) -> str:
         """The local variable of a value."""
         return self.failures.variables.setdefault(name, f"v{len(self.failures.variables)}")
+
+    def variables(self, names: Iterable[str]) -> str:
+        """The local variables of values, to be unpacked to or passed on."""
+        return "".join(f"{self.variable(name)}, " for name in names)
 
     def bind(self, value: object) -> str:
         """A name in the generated source's globals for `value`."""
@@ -80,19 +115,28 @@ class _Source:
 
     # --- lines --------------------------------------------------------------------------------
 
-    def block_lines(self, block: Steps, trace: bool = False) -> Iterator[str]:
-        """The lines of a block, ending in its `return`."""
-        for step in block.steps:
-            yield from self.failures.lines(step.operation, self.step_lines(step))
+    def part_lines(self, parts: Sequence[Step | NativeStretch], trace: bool = False) -> list[str]:
+        lines: list[str] = []
+        for part in parts:
+            if isinstance(part, NativeStretch):
+                lines += self.stretch_lines(part)
+                continue
+            lines += self.failures.lines(part.operation, self.step_lines(part))
             if trace:
-                for name in step.results:
-                    yield f"yield {name!r}, {self.variable(name)}"
-            if step.last_read:
-                yield f"del {', '.join(sorted(map(self.variable, step.last_read)))}"
-        if trace:
-            for name, value in self.plan.untouched.items():
-                yield f"yield {name!r}, {self.value(value)}"
-        yield f"return {', '.join(map(self.result, block.results))},"
+                lines += [f"yield {name!r}, {self.variable(name)}" for name in part.results]
+            if part.last_read:
+                lines.append(f"del {', '.join(sorted(map(self.variable, part.last_read)))}")
+        return lines
+
+    def stretch_lines(self, stretch: NativeStretch) -> Iterator[str]:
+        stretch.plain = self.plainly(stretch)
+        given, made = self.variables(stretch.given), self.variables(stretch.made)
+        call = f"{self.bind(stretch)}(states, {given})"
+        yield f"{made} = {call}" if made else call
+        inside = {name for step in stretch.steps for name in step.results}
+        dead = sorted({n for step in stretch.steps for n in step.last_read} - inside)
+        if dead:
+            yield f"del {self.variables(dead)}"
 
     def step_lines(self, step: Step) -> Iterator[str]:
         type_ = step.operation.type
@@ -126,7 +170,8 @@ class _Source:
         for block in step.blocks:
             names.append(f"{self.variable(step.operation.name)}_{len(names)}")
             yield f"def {names[-1]}({', '.join(map(self.variable, block.inputs))}):"
-            yield from (f"    {line}" for line in self.block_lines(block))
+            yield from (f"    {line}" for line in self.part_lines(block.steps))
+            yield f"    return {', '.join(map(self.result, block.results))},"
         values = self.values(step.arguments[0])
         if step.operation.type == "cond":
             yield f"{targets}, = {names[0]}() if {values} else {names[1]}()"

@@ -8,17 +8,19 @@ they are compressed, expanded. compile.py, footprint.py and kernel_report.py rea
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 
 from mlprogram.analysis.aliases import INLINE, in_place_writes, memory_of, origins, uses
 from mlprogram.analysis.constants import Constants
 from mlprogram.errors import InvalidPackage, UnsupportedOp
 from mlprogram.kernels import native
-from mlprogram.kernels.table import Chosen, Selection, select
+from mlprogram.kernels.table import RUNNER, Chosen, Selection, select
 from mlprogram.ops import OPS, Op
 from mlprogram.package.function import Block, Function, Operation
-from mlprogram.package.values import Constant
+from mlprogram.package.values import Constant, TensorType
 from mlprogram.run.engine import as_engine
 from mlprogram.run.failures import Failures
+import torch
 
 __all__ = ["Argument", "ExecutionPlan", "Name", "Planner", "Step", "StepResult", "Steps"]
 
@@ -102,7 +104,8 @@ class ExecutionPlan:
     """The plan of a function.
 
     light: the work that is left to torch is too small for more than one thread. untouched: results
-    that no step makes, such as inputs, in the order of their names.
+    that no step makes, such as inputs, in the order of their names. dtype: of a declared type.
+    native: stretches of steps may run in C (`stretches.py`).
     """
 
     function: Function
@@ -111,6 +114,14 @@ class ExecutionPlan:
     failures: Failures
     light: bool
     untouched: dict[str, object]
+    dtype: Callable[[TensorType], torch.dtype]
+    native: bool
+
+    @cached_property
+    def types(self) -> dict[str, TensorType]:
+        """The declared type of every input and value."""
+        made = (output for o in self.function.operations() for output in o.outputs)
+        return self.function.inputs | dict(made)
 
     @property
     def as_function(self) -> Function:
@@ -160,6 +171,8 @@ class Planner:
             self.failures,
             light=self._is_light(main),
             untouched={name: self.value(name) for name in sorted({*untouched})},
+            dtype=self.constants.dtype,
+            native=self.without is not None and RUNNER not in self.without and native.available(),
         )
 
     def _is_light(self, main: Steps) -> bool:

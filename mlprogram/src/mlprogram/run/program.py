@@ -69,7 +69,8 @@ class MLProgram:
     "fp32" as reference; "ane", experimental, is half precision with all that is published of the
     engine's arithmetic (`engine.py`), op by op, and "ane:silu,products" with these two of its
     faults. optimize: False turns every shortcut off, for
-    comparison. without: names of entries of `kernels/table.py` to leave out, such as "attention".
+    comparison. without: names of entries of `kernels/table.py` to leave out, such as "attention";
+    "runner" has every step called from Python.
 
     Threads may share a program, each with a state of its own.
 

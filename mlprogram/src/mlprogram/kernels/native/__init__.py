@@ -11,6 +11,7 @@ from collections.abc import Callable
 import ctypes
 from functools import cache
 import sys
+import threading
 
 from mlprogram.kernels.native.library import load
 from mlprogram.kernels.native.threads import threads
@@ -105,9 +106,36 @@ def pays(stored: torch.dtype, dtype: torch.dtype) -> bool:
     return not (plain and (stored, dtype) == (torch.float16, torch.float32))
 
 
+class _Recording(threading.local):
+    """to: what takes the calls of kernels in this thread, instead of the kernels; see
+    `run/stretches.py`."""
+
+    to: Callable[[str, tuple], int] | None = None
+
+
+recording = _Recording()
+
+
 def kernel(name: str) -> Callable:
     """A compiled function by its name in C, which raises MemoryError if it runs out of memory."""
-    return getattr(_library()[0], name)
+    function = getattr(_library()[0], name)
+
+    def call(*arguments) -> int:
+        record = recording.to
+        return function(*arguments) if record is None else record(name, arguments)
+
+    return call
+
+
+def entry(name: str) -> int:
+    """The address of a kernel's entry in run.c, for tables of steps."""
+    address = ctypes.cast(getattr(_library()[0], f"run_{name}"), ctypes.c_void_p).value
+    return address or 0
+
+
+def run_steps(*arguments) -> int:
+    """`run_steps` of run.c: table, its words, bases, threads -> the place of a failure, or -1."""
+    return _library()[0].run_steps(*arguments)  # type: ignore[union-attr]
 
 
 def _check(failed: int, *_) -> None:
@@ -117,9 +145,10 @@ def _check(failed: int, *_) -> None:
 
 @cache
 def _library() -> tuple[ctypes.CDLL | None, str]:
-    library, reason = load([*SIGNATURES, "instruction_set"])
+    library, reason = load([*SIGNATURES, "instruction_set", "run_steps"])
     if library:
         library.instruction_set.restype = ctypes.c_char_p
+        library.run_steps.argtypes, library.run_steps.restype = (_P, _N, _P, _FLAG), _N
     for name, argtypes in SIGNATURES.items() if library else ():
         function = getattr(library, name)
         function.argtypes, function.errcheck = argtypes, _check

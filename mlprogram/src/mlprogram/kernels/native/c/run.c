@@ -1,0 +1,240 @@
+/* Runs a stretch of steps from a table, without Python between them.
+ *
+ * A step is the address of its entry below, the number of its arguments, and two words for each
+ * argument: the number of a base, and what is added to that base. Bases are given anew in each call:
+ * the arena, inputs, states and results. Base 0 is 0, so that sizes, constant parameters and weights
+ * are arguments like any others.
+ *
+ * Beside the kernels of the other files there are two that ops need which only move data, or join
+ * two values: `copy` and `elementwise`, over axes whose steps are bytes.
+ */
+#include "lanes.h"
+#include "pool.h"
+
+#define MOST 16   /* arguments of a step */
+#define SOME 8192 /* values that a thread takes at a time */
+#define BLOCK 64  /* values that are computed at a time */
+
+typedef int (*Entry)(const int64_t *a, int32_t threads);
+
+/* Returns -1, or the place in the table of the step that found no memory. */
+int64_t run_steps(const int64_t *table, int64_t words, const int64_t *bases, int32_t threads)
+{
+    int64_t a[MOST];
+    for (int64_t i = 0; i < words; i += 2 + 2 * table[i + 1]) {
+        const int64_t *argument = table + i + 2;
+        for (int64_t k = 0; k < table[i + 1]; k++, argument += 2)
+            a[k] = bases[argument[0]] + argument[1];
+        if (((Entry)table[i])(a, threads)) return i;
+    }
+    return -1;
+}
+
+#define P(k) ((void *)a[k])
+
+static inline double real(int64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* --- the kernels of other files ---------------------------------------------------------------- */
+
+int matvec(const void *matrix, const void *x, void *y, int32_t threads);
+int matmat(const void *matrix, const void *x, void *y, int64_t tokens, int32_t threads);
+int batch_matmul(const void *x, const void *y, void *out, int64_t batch, int64_t M, int64_t N,
+                 int64_t K, int32_t transposed, int32_t is_half);
+int softmax(const void *x, void *y, int64_t rows, int64_t n, int32_t is_half);
+int layer_norm(const void *x, void *y, const float *gamma, const float *beta, int64_t outer,
+               int64_t n, int64_t inner, float epsilon, int32_t is_half);
+int rms_norm(const void *x, void *y, const float *weight, int64_t outer, int64_t n, int64_t inner,
+             float added, float epsilon, int32_t is_half, int32_t rounding, int32_t threads);
+int rotary(const void *x, const void *cos, const void *sin, void *y, int64_t n, int64_t block,
+           int64_t run, int32_t negated, int32_t is_half, int32_t threads);
+int gated(const void *gate, const void *x, void *y, int64_t n, int32_t is_half, int32_t threads);
+int attention(const void *shape, const void *q, const void *const *keys, const void *const *values,
+              const void *mask, void *out, int32_t threads);
+
+int run_matvec(const int64_t *a, int32_t threads) { return matvec(P(0), P(1), P(2), threads); }
+
+int run_matmat(const int64_t *a, int32_t threads)
+{
+    return matmat(P(0), P(1), P(2), a[3], threads);
+}
+
+int run_batch_matmul(const int64_t *a, int32_t threads)
+{
+    (void)threads;
+    return batch_matmul(P(0), P(1), P(2), a[3], a[4], a[5], a[6], a[7], a[8]);
+}
+
+int run_softmax(const int64_t *a, int32_t threads)
+{
+    (void)threads;
+    return softmax(P(0), P(1), a[2], a[3], a[4]);
+}
+
+int run_layer_norm(const int64_t *a, int32_t threads)
+{
+    (void)threads;
+    return layer_norm(P(0), P(1), P(2), P(3), a[4], a[5], a[6], real(a[7]), a[8]);
+}
+
+int run_rms_norm(const int64_t *a, int32_t threads)
+{
+    return rms_norm(P(0), P(1), P(2), a[3], a[4], a[5], real(a[6]), real(a[7]), a[8], a[9],
+                    threads);
+}
+
+int run_rotary(const int64_t *a, int32_t threads)
+{
+    return rotary(P(0), P(1), P(2), P(3), a[4], a[5], a[6], a[7], a[8], threads);
+}
+
+int run_gated(const int64_t *a, int32_t threads)
+{
+    return gated(P(0), P(1), P(2), a[3], a[4], threads);
+}
+
+/* Keys and values are two addresses each. */
+int run_attention(const int64_t *a, int32_t threads)
+{
+    const void *keys[] = {P(2), P(3)}, *values[] = {P(4), P(5)};
+    return attention(P(0), P(1), keys, values, P(6), P(7), threads);
+}
+
+/* --- copy -------------------------------------------------------------------------------------- */
+
+/* An array to be filled: its axes, of which the last is the innermost. */
+typedef struct {
+    int64_t axes, size;    /* bytes of an element: 1, 2 or 4 */
+    int64_t how, is_half;  /* of `elementwise`: what it does, and whether it reads half precision */
+    const int64_t *sizes, *steps, *from[2]; /* for each axis; steps of the result, and of operands */
+} Walk;
+
+static Walk walk(const int64_t *p)
+{
+    int64_t n = p[0];
+    return (Walk){n, p[1], p[2], p[3], p + 4, p + 4 + n, {p + 4 + 2 * n, p + 4 + 3 * n}};
+}
+
+static int64_t inner_values(const Walk *w)
+{
+    int64_t n = 1;
+    for (int64_t i = 1; i < w->axes; i++) n *= w->sizes[i];
+    return n;
+}
+
+typedef struct {
+    Walk walk;
+    char *to;
+    const char *x, *y;
+} Filling;
+
+typedef uint16_t bits16 __attribute__((may_alias));
+typedef uint32_t bits32 __attribute__((may_alias));
+
+#define COPY(type)                                                                               \
+    for (int64_t i = 0; i < n; i++) *(type *)(to + i * step) = *(const type *)(from + i * other)
+
+static void copy_row(char *to, const char *from, int64_t n, int64_t step, int64_t other,
+                     int64_t size)
+{
+    if (step == size && other == size)
+        memcpy(to, from, n * size);
+    else if (size == 1)
+        COPY(char);
+    else if (size == 2)
+        COPY(bits16);
+    else
+        COPY(bits32);
+}
+
+static void copy_axis(const Walk *w, int64_t axis, int64_t n, char *to, const char *from)
+{
+    int64_t step = w->steps[axis], other = w->from[0][axis];
+    if (axis == w->axes - 1) {
+        copy_row(to, from, n, step, other, w->size);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        copy_axis(w, axis + 1, w->sizes[axis + 1], to + i * step, from + i * other);
+}
+
+static void some_copied(void *context, int64_t from, int64_t to)
+{
+    const Filling *f = context;
+    const Walk *w = &f->walk;
+    copy_axis(w, 0, to - from, f->to + from * w->steps[0], f->x + from * w->from[0][0]);
+}
+
+/* to, x, and the axes of `walk`. */
+int run_copy(const int64_t *a, int32_t threads)
+{
+    Filling f = {walk(P(2)), P(0), P(1), NULL};
+    share(some_copied, &f, f.walk.sizes[0], SOME / inner_values(&f.walk) + 1, threads);
+    return 0;
+}
+
+/* --- elementwise ------------------------------------------------------------------------------- */
+
+enum { ADD, SUB, MUL, DIV, CONVERT };
+
+/* n values, `step` bytes apart, as float32; the rest of a BLOCK is 0. */
+static void fetch(const char *p, int64_t step, int64_t n, int is_half, float *out)
+{
+    uint32_t side[BLOCK];
+    int64_t size = is_half ? 2 : 4;
+    if (step != size) {
+        copy_row((char *)side, p, n, size, step, size);
+        p = (const char *)side;
+    }
+    widen(p, is_half, n, out, BLOCK);
+}
+
+static void join(int64_t how, float *x, const float *y)
+{
+    for (int64_t i = 0; i < BLOCK; i += LANES) {
+        lanes u = load_single(x + i), v = load_single(y + i);
+        *(lanes *)(x + i) = how == ADD ? u + v : how == SUB ? u - v : how == MUL ? u * v : u / v;
+    }
+}
+
+static void join_axis(const Walk *w, int64_t axis, int64_t n, char *to, const char *x,
+                      const char *y)
+{
+    int64_t step = w->steps[axis], of_x = w->from[0][axis], of_y = w->from[1][axis];
+    if (axis < w->axes - 1) {
+        for (int64_t i = 0; i < n; i++)
+            join_axis(w, axis + 1, w->sizes[axis + 1], to + i * step, x + i * of_x, y + i * of_y);
+        return;
+    }
+    float left[BLOCK], right[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t some = MIN(BLOCK, n - i);
+        fetch(x + i * of_x, of_x, some, w->is_half, left);
+        if (w->how != CONVERT) {
+            fetch(y + i * of_y, of_y, some, w->is_half, right);
+            join(w->how, left, right);
+        }
+        narrow(left, some, to + i * step, w->size == 2);
+    }
+}
+
+static void some_joined(void *context, int64_t from, int64_t to)
+{
+    const Filling *f = context;
+    const Walk *w = &f->walk;
+    join_axis(w, 0, to - from, f->to + from * w->steps[0], f->x + from * w->from[0][0],
+              f->y + from * w->from[1][0]);
+}
+
+/* to, whose innermost axis has no gaps, x, y and the axes of `walk`. Floats are joined in single
+ * precision and rounded once, which for these operations is what half precision asks for. */
+int run_elementwise(const int64_t *a, int32_t threads)
+{
+    Filling f = {walk(P(3)), P(0), P(1), P(2)};
+    share(some_joined, &f, f.walk.sizes[0], SOME / inner_values(&f.walk) + 1, threads);
+    return 0;
+}

@@ -1,0 +1,326 @@
+"""What runs in C gives what its steps give one by one, to the bit: see `run/stretches.py`."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+
+from _inline import make_program
+from _long import long_but
+from _package import const, op, typed, write
+from ane_book.errors import InvalidPackage
+from mlprogram import MLProgram
+from mlprogram.kernel_report import plan_report, planned
+from mlprogram.kernels import native
+from mlprogram.run.stretches import NativeStretch
+import numpy as np
+import pytest
+import torch
+
+pytestmark = pytest.mark.skipif(not native.available(), reason=native.status()[1])
+
+X = typed("fp32", 2, 4, 6)
+
+
+def stretches(program: MLProgram) -> list[NativeStretch]:
+    return [part for part in program.compiled.parts if isinstance(part, NativeStretch)]
+
+
+def equal(found: np.ndarray, right: np.ndarray) -> bool:
+    """Bit for bit, but for which of the numbers that are none one is."""
+    same = found.dtype == right.dtype and np.array_equal(found, right, equal_nan=True)
+    signs = np.signbit(found) == np.signbit(right) if found.dtype.kind == "f" else True
+    return bool(same and np.all(signs | np.isnan(right) if found.dtype.kind == "f" else True))
+
+
+def check(program: MLProgram, calls: int = 2, inputs=None) -> int:
+    """Every function equals itself step by step, outputs and states. How many steps ran in C."""
+    steps = 0
+    for name in program.functions:
+        one = program.function(name)
+        other = MLProgram(one.package, name, one.precision, without=["runner"], _shared=one._shared)
+        ours, theirs = one.make_state(), other.make_state()
+        for seed in range(calls):
+            given = inputs(seed) if inputs else one.random_inputs(seed)
+            found, right = one.predict(given, ours), other.predict(given, theirs)
+            assert found.keys() == right.keys()
+            wrong = [key for key in found if not equal(found[key], right[key])]
+            for key in one.states:
+                wrong += [] if equal(ours.read_state(key), theirs.read_state(key)) else [key]
+            assert not wrong, (name, wrong)
+        assert not stretches(other)
+        steps += sum(len(stretch.steps) for stretch in stretches(one))
+    return steps
+
+
+# --- random programs ------------------------------------------------------------------------------
+
+
+class Random3:
+    """Random ops on floats of both precisions, of three axes, with broadcasting and odd strides."""
+
+    def __init__(self, seed: int):
+        self.rng, self.operations = Random(f"stretches {seed}"), []
+        self.values = {"x": ("fp32", (2, 4, 6))}
+        self.add("cast", "fp16", (2, 4, 6), x="x", dtype=const("fp16"))
+        for _ in range(14):
+            name = self.rng.choice([*self.values])
+            self.rng.choice([self.arithmetic, self.move, self.move, self.join, self.kernel])(name)
+
+    def write(self, path: Path) -> Path:
+        names = self.rng.sample([*self.values], 4)
+        return write(path, self.operations, names, {"x": X})
+
+    def add(self, kind: str, dtype: str, shape: tuple[int, ...], /, **inputs) -> None:
+        name = f"v{len(self.values)}"
+        self.operations.append(op(kind, {name: typed(dtype, *shape)}, **inputs))
+        self.values[name] = dtype, shape
+
+    def arithmetic(self, x: str) -> None:
+        dtype, shape = self.values[x]
+        fitting = [
+            (n, s)
+            for n, (d, s) in self.values.items()
+            if d == dtype and all(a == b or 1 in (a, b) for a, b in zip(s, shape, strict=True))
+        ]
+        y, other = self.rng.choice(fitting)
+        kind = self.rng.choice(["add", "sub", "mul", "real_div"])
+        self.add(kind, dtype, np.broadcast_shapes(shape, other), x=x, y=y)
+
+    def move(self, x: str) -> None:
+        dtype, (a, b, c) = self.values[x]
+        kind = self.rng.choice(["transpose", "reshape", "slice", "tile", "cast", "update"])
+        if kind == "transpose":
+            perm = self.rng.sample(range(3), 3)
+            self.add(kind, dtype, tuple((a, b, c)[i] for i in perm), x=x, perm=const(perm))
+        elif kind == "reshape":
+            self.add(kind, dtype, (c, a, b), x=x, shape=const([c, a, b]))
+        elif kind == "slice":
+            step, begin = self.rng.choice([1, 2]), self.rng.randrange(c)
+            size, kind = -(-(c - begin) // step), "slice_by_index"
+            given = {"begin": [0, 0, begin], "end": [a, b, c], "stride": [1, 1, step]}
+            self.add(kind, dtype, (a, b, size), x=x, **{k: const(v) for k, v in given.items()})
+        elif kind == "tile" and a * b * c < 400:
+            self.add(kind, dtype, (a, 2 * b, c), x=x, reps=const([1, 2, 1]))
+        elif kind == "cast":
+            other = {"fp16": "fp32", "fp32": "fp16"}[dtype]
+            self.add(kind, other, (a, b, c), x=x, dtype=const(other))
+        elif kind == "update":
+            rows = [n for n, t in self.values.items() if t == (dtype, (1, b, c))] or [x]
+            given = {"begin": [0, 0, 0], "end": [self.values[rows[0]][1][0], b, c]}
+            given = {k: const(v) for k, v in given.items()}
+            self.add("slice_update", dtype, (a, b, c), x=x, update=rows[0], **given)
+
+    def join(self, x: str) -> None:
+        dtype, (a, b, c) = self.values[x]
+        if a * b * c < 400:
+            self.add("concat", dtype, (a, b, 2 * c), values=[x, x], axis=const(2),
+                     interleave=const(False))  # fmt: skip
+
+    def kernel(self, x: str) -> None:
+        dtype, shape = self.values[x]
+        kind = self.rng.choice(["softmax", "layer_norm", "silu"])
+        more = {"softmax": {"axis": const(-1)}, "layer_norm": {"axes": const([2])}}.get(kind, {})
+        self.add(kind, dtype, shape, x=x, **more)
+
+
+def numbers(seed: int) -> dict[str, np.ndarray]:
+    """Input with numbers that overflow, vanish, or are none, in half precision or in both."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(2, 4, 6)).astype(np.float32) * 10.0 ** rng.integers(-4, 5, (2, 4, 6))
+    x[0, 0, : seed % 4] = (np.inf, -np.inf, np.nan)[: seed % 4]
+    return {"x": x.astype(np.float32)}
+
+
+@pytest.mark.parametrize("part", long_but(range(20), 0))
+def test_random_programs(part, tmp_path):
+    """2,000 in all: half over states and inline constants, half over floats."""
+    in_c = 0
+    for seed in range(50 * part, 50 * part + 50):
+        path = make_program(seed).write(tmp_path / f"{seed}.mlpackage")
+        in_c += check(MLProgram(path))
+        floats = MLProgram(Random3(seed).write(tmp_path / f"floats-{seed}.mlpackage"))
+        in_c += check(floats, 4, numbers)
+    assert in_c > 50 * 8
+
+
+# --- real packages --------------------------------------------------------------------------------
+
+RECIPES = [
+    ("llama", {"kv": "state"}),
+    ("llama", {"kv": "host"}),
+    ("qwen3", {"kv": "state", "quant": "int8"}),
+    ("llama", {"kv": "state", "form": "apple"}),
+    ("gemma3_text", {"kv": "state"}),
+    ("llama", {"kv": "state", "state_write": "select"}),
+    ("lfm2", {"kv": "host"}),
+]
+
+
+@pytest.mark.parametrize("family, recipe", long_but(RECIPES, *RECIPES[:2]))
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_bundles(tiny_bundle, family, recipe, precision):
+    _, bundle = tiny_bundle(family, **recipe)
+    for path in bundle.path.glob("*.mlpackage"):
+        assert check(MLProgram(path, precision=precision), 3) > 0
+
+
+def test_a_decoder_is_one_stretch(tiny_bundle):
+    """But for the position of the new rows, which is known at run time only."""
+    for kv, alone in (("state", 5), ("host", 0)):
+        _, bundle = tiny_bundle("llama", kv=kv)
+        (path,) = bundle.path.glob("layers*.mlpackage")
+        for name in ("decode", "prefill"):
+            parts = MLProgram(path, name).compiled.parts
+            assert [type(part) for part in parts[:1]] == [NativeStretch]
+            assert len(parts) == 1 + alone, [p.operation.type for p in parts[1:]]
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def decoder(tiny_bundle):
+    _, bundle = tiny_bundle("llama", kv="state")
+    (path,) = bundle.path.glob("layers*.mlpackage")
+    return MLProgram(path, "decode")
+
+
+def test_threads_share_a_program_each_with_a_state_of_its_own(decoder):
+    inputs = [decoder.random_inputs(seed) for seed in range(4)]
+
+    def answers(own: dict) -> list[dict]:
+        state = decoder.make_state()
+        return [decoder.predict(own, state) for _ in range(30)]
+
+    alone = [answers(own) for own in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(answers, inputs))
+    for found, right in zip(together, alone, strict=True):
+        for one, other in zip(found, right, strict=True):
+            assert all(equal(one[name], other[name]) for name in one)
+
+
+def test_outputs_are_not_overwritten_and_states_may_be_replaced(decoder):
+    inputs, state = decoder.random_inputs(), decoder.make_state()
+    first = decoder.predict(inputs, state)
+    kept = {name: value.copy() for name, value in first.items()}
+    caches = {name: state.read_state(name) for name in decoder.states}
+    second = decoder.predict(decoder.random_inputs(1), state)
+    assert any(not equal(second[name], first[name]) for name in first)
+    assert all(equal(first[name], kept[name]) for name in first)
+    for name, value in caches.items():
+        state.write_state(name, value)  # another tensor from here on
+    again = decoder.predict(decoder.random_inputs(1), state)
+    assert all(equal(again[name], second[name]) for name in second)
+    for name in decoder.states:  # with strides that the table does not know
+        turned = state.tensors[name].permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
+        state.tensors[name].copy_(torch.tensor(caches[name])), turned.copy_(state.tensors[name])
+        state.tensors[name] = turned
+    again = decoder.predict(decoder.random_inputs(1), state)
+    assert all(equal(again[name], second[name]) for name in second)
+
+
+def test_the_arena_is_smaller_than_what_lies_in_it(decoder):
+    (stretch,) = stretches(decoder)
+    assert 0 < stretch.arena < 0.7 * stretch.held
+
+
+# --- what is not as declared ----------------------------------------------------------------------
+
+
+def chain(path: Path, declared: tuple[int, ...]) -> MLProgram:
+    """relu, which torch computes, declared to make this of (2, 4, 6); then a stretch."""
+    made = typed("fp32", *declared)
+    first = op("relu", {"a": made}, x="x")
+    rest = [op("add", {"b": made}, x="a", y="a"), op("mul", {"y": X}, x="b", y="b")]
+    return MLProgram(write(path, [first, *rest], ["y"], {"x": X}))
+
+
+def test_values_that_are_not_as_declared_are_left_to_python(tmp_path):
+    x = np.random.default_rng(0).normal(size=(2, 4, 6)).astype(np.float32)
+    program = chain(tmp_path / "wrong.mlpackage", (2, 4, 7))
+    assert len(stretches(program)) == 1
+    assert equal(program.predict({"x": x})["y"], (2 * np.maximum(x, 0)) ** 2)
+
+
+def test_parts_without_values(tmp_path):
+    """torch.cat takes them, and there is nothing to copy."""
+    none = const(np.zeros((2, 0, 6), np.float32))
+    joined = op("concat", {"b": X}, values=["a", none], axis=const(1), interleave=const(False))
+    first = op("add", {"a": X}, x="x", y="x")
+    last = op("mul", {"y": X}, x="b", y="a")
+    path = write(tmp_path / "p.mlpackage", [first, joined, last], inputs={"x": X})
+    assert check(MLProgram(path)) == 3
+
+
+@pytest.mark.parametrize("rows, columns", [(2, 3), (1, 6)])
+def test_what_is_given_may_be_a_part_of_something(tmp_path, rows, columns):
+    """A view that Python made, whose memory begins elsewhere, and an output that shares it."""
+    part, turned = typed("fp32", rows, 4, columns), typed("fp32", rows, columns, 4)
+    shape, size = const([rows, columns, 4]), const([rows, 4, columns])
+    ops = [
+        op("slice_by_size", {"a": part}, x="x", begin="at", size=size),
+        op("reshape", {"y": turned}, x="a", shape=shape),
+        op("add", {"b": turned}, x="y", y="y"),
+        op("mul", {"z": turned}, x="b", y="y"),
+    ]
+    inputs = {"x": X, "at": typed("int32", 3)}
+    program = MLProgram(write(tmp_path / "part.mlpackage", ops, ["y", "z"], inputs))
+    given = {"x": numbers(0)["x"], "at": np.array([2 - rows, 0, 6 - columns], np.int32)}
+    assert check(program, 1, lambda _: given) == 3
+
+
+def test_no_memory_is_said_of_the_step(tmp_path, monkeypatch):
+    program = chain(tmp_path / "chain.mlpackage", (2, 4, 6))
+    program.predict(program.random_inputs())
+    second = [place for place in stretches(program)[0]._places][1]
+    monkeypatch.setattr(native, "run_steps", lambda *_: second)
+    with pytest.raises(InvalidPackage, match=r"op 'mul' .*not enough memory"):
+        program.predict(program.random_inputs())
+
+
+def test_a_step_that_fails_says_why_when_it_runs(tmp_path):
+    shape = const([5, 5])
+    bad = op("reshape", {"y": typed("fp32", 5, 5)}, x="b", shape=shape)
+    good = [op("add", {n: X}, x=m, y=m) for m, n in (("x", "a"), ("a", "b"))]
+    program = MLProgram(write(tmp_path / "bad.mlpackage", [*good, bad], ["y"], {"x": X}))
+    with pytest.raises(InvalidPackage, match="op 'reshape'.*shape '.5, 5.' is invalid"):
+        program.predict(program.random_inputs())
+
+
+def test_every_kernel_has_an_entry():
+    """One without would end every stretch, and say so in the report alone."""
+    for_torch = {"expand", "expand_activations"}
+    assert all(native.entry(name) for name in native.SIGNATURES.keys() - for_torch)
+
+
+# --- switches and report --------------------------------------------------------------------------
+
+
+def test_switches(decoder, monkeypatch):
+    package = decoder.package
+    assert stretches(decoder)
+    for other in (
+        MLProgram(package, "decode", without=["runner"]),
+        MLProgram(package, "decode", optimize=False),
+        MLProgram(package, "decode", "ane"),
+        decoder.plain(),
+    ):
+        assert not stretches(other)
+    monkeypatch.setattr(native, "available", lambda: False)
+    assert not stretches(MLProgram(package, "decode"))
+
+
+def test_a_trace_has_every_step(decoder):
+    inputs = decoder.random_inputs()
+    traced = dict(decoder.trace(inputs, decoder.make_state()))
+    assert [*traced] == [name for step in decoder.plan.main.steps for name in step.results]
+    found = decoder.predict(inputs, decoder.make_state())
+    assert all(equal(traced[name], found[name]) for name in found)
+
+
+def test_the_report_says_what_runs_in_c(tmp_path):
+    program = chain(tmp_path / "chain.mlpackage", (2, 4, 6))
+    text = plan_report(planned(program.package.path))
+    assert "2 of 3 steps run in C, in 1 stretch" in text
+    assert "1  relu  torch computes it" in text
