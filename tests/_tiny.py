@@ -78,6 +78,31 @@ TINY = {
         "sliding_window": 21,
         "query_pre_attn_scalar": 20,
     },
+    "gemma4_text": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "global_head_dim": 20,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "num_hidden_layers": 7,
+        "layer_types": [
+            "sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+            "full_attention", "sliding_attention", "full_attention",
+        ],
+        "sliding_window": 21,
+        "num_kv_shared_layers": 4,
+        "use_double_wide_mlp": True,
+        "hidden_size_per_layer_input": 10,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "final_logit_softcapping": 0.4,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_theta": 1000.0, "rope_type": "proportional", "partial_rotary_factor": 0.45,
+            },
+            "sliding_attention": {"rope_theta": 500.0, "rope_type": "default"},
+        },
+    },
     "granite": {
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -283,12 +308,15 @@ def tiny_model(family: str, **changes):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
     with torch.no_grad():
-        biases = [item for item in model.named_buffers() if item[0].endswith("expert_bias")]
-        for name, value in [*model.named_parameters(), *biases]:
+        own = ("expert_bias", "layer_scalar")
+        buffers = [item for item in model.named_buffers() if item[0].endswith(own)]
+        for name, value in [*model.named_parameters(), *buffers]:
             if value.dim() == 1:  # norms and biases start as ones and zeros
                 value.add_(torch.randn_like(value) * 0.2)
             elif "embed" not in name:
                 value.mul_(3.0)  # logits far enough apart to tell a wrong token from a right one
+            if family == "gemma4_text" and name.endswith("q_norm.weight"):
+                value.mul_(0.25)  # all that scales scores there
             value.copy_(value.half().float())
             if value.dim() == 1:  # coarser, so that what is 1 more is in fp16 too
                 value.copy_((value * 1024).round() / 1024)
