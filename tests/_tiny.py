@@ -224,6 +224,10 @@ SCALED = {
         "full_attention": {"rope_theta": 1000000.0, "rope_type": "linear", "factor": 2.0},
         "sliding_attention": {"rope_theta": 5000.0, "rope_type": "default"},
     },
+    "gemma4_text": {
+        "full_attention": {"rope_theta": 1000.0, "rope_type": "proportional", "factor": 2.0},
+        "sliding_attention": {"rope_theta": 500.0, "rope_type": "default"},
+    },
     "granite": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "lfm2": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "lfm2_moe": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
@@ -261,6 +265,8 @@ def odd(family: str) -> dict:
     if family == "phi3":
         return ODD | {"rope_parameters": longrope(36), "original_max_position_embeddings": 32}
     changes = ODD | ({"num_hidden_layers": 2} if family in MIXED else {})
+    if family == "gemma4_text":  # as the large ones are
+        changes |= {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0}
     return changes | {"rope_parameters": SCALED.get(family, YARN)} | kinds(family, changes)
 
 
@@ -283,6 +289,10 @@ def grouped(family: str) -> dict:
             "rope_parameters": longrope(4, partial=0.5),
             "original_max_position_embeddings": 112,
         }
+    if family == "gemma4_text":
+        rows = {"vocab_size_per_layer_input": GROUPED["vocab_size"]}
+        own = {"num_kv_shared_layers": 0, "attention_k_eq_v": False} | rows
+        return GROUPED | kinds(family, GROUPED) | own
     return GROUPED | kinds(family, GROUPED)
 
 

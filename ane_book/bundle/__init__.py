@@ -5,8 +5,8 @@
     layers_00-30.mlpackage ...   shards: functions `decode` (T = 1) and `prefill` (T = 64)
     head.mlpackage      final norm and vocabulary projection, the same two functions; head_0,
                         head_1, ... where the shard limit cuts it
-    embedding.npy       float16 (V, C), memory-mapped by the host; an encoder has positions.npy, too,
-                        and a decoder whose layers have inputs of their own per_layer.npy (V, L * P)
+    embedding.npy       float16 (V, C), memory-mapped by the host; an encoder has positions.npy,
+                        too, and a decoder whose layers have inputs of their own per_layer.npy
     tokenizer.json      as Hugging Face `tokenizers` reads it
     golden.npz          reference: token ids, hidden state after every shard, last logits and argmax
                         of every position, from PyTorch with the weights in fp16, whatever `quant`
@@ -186,8 +186,9 @@ class Bundle:
     @cached_property
     def per_layer(self) -> np.ndarray | None:
         """What tokens give to all layers (V, L * P), float16, memory-mapped; None without any."""
-        table = self.manifest.per_layer
-        return table and map_array(self.path / table.file, table.shape, np.float16)
+        if (table := self.manifest.per_layer) is None:
+            return None
+        return map_array(self.path / table.file, table.shape, np.float16)
 
     @cached_property
     def positions(self) -> np.ndarray | None:

@@ -86,8 +86,10 @@ class BundleBuilder:
     @property
     def _per_layer(self) -> Embedding | None:
         """The manifest's `per_layer`; None unless layers have an input of their own."""
-        table = self._outer.get("per_layer.table")
-        return table and Embedding(file=PER_LAYER, shape=table.shape)
+        if (table := self._outer.get("per_layer.table")) is None:
+            return None
+        V, columns = table.shape
+        return Embedding(file=PER_LAYER, shape=(V, columns))
 
     @property
     def functions(self) -> dict[str, int]:
@@ -201,12 +203,12 @@ class BundleBuilder:
 
     def write_per_layer(self, path: Path) -> None:
         """Write what every token gives to the layers, rows (V, L * P)."""
-        architecture, name = find(self.config.architecture), self._outer["per_layer.table"].name
+        architecture, table = find(self.config.architecture), self._outer["per_layer.table"]
         embedding = np.load(self.partial / "embedding.npy", mmap_mode="r")
-        file = np.lib.format.open_memmap(path, "w+", np.float16, self._outer["per_layer.table"].shape)
-        at, given = 0, self.source.rows(name, ROWS)
+        file = np.lib.format.open_memmap(path, "w+", np.float16, table.shape)
+        at, given = 0, self.source.rows(table.name, ROWS)
         for rows in architecture.per_layer_rows(self.config, self.read, embedding, given):
-            file[at : at + len(rows)] = rounded(name, rows)
+            file[at : at + len(rows)] = rounded(table.name, rows)
             at += len(rows)
         file.flush()
 

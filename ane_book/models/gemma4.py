@@ -21,7 +21,7 @@ embedding: modeling_rope_utils.py there.
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 import math
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
@@ -108,12 +108,12 @@ class Gemma4(Local[Gemma4Config]):
         return super().config(fields | {"rope_parameters": fields.get("rope_parameters") or ROPE})
 
     def read(self, fields: dict) -> dict:
-        last = fields["num_hidden_layers"] - 1
         kinds = read_kinds(fields, lambda i: TYPES[bool((i + 1) % 6)])
+        kinds[-1] = FULL  # whatever the file says
         return super().read(fields) | {
             "sliding_window": fields["sliding_window"],
             "rope_local_theta": fields["rope_local_base_freq"],
-            "layer_types": [*kinds[:last], FULL],  # the last one is, whatever the file says
+            "layer_types": kinds,
             "tied_embeddings": fields.get("tie_word_embeddings", True),
             "borrowing_layers": fields.get("num_kv_shared_layers") or 0,
             "wide_borrowers": fields.get("use_double_wide_mlp") or False,
@@ -137,10 +137,9 @@ class Gemma4(Local[Gemma4Config]):
             heads = fields.get("num_global_key_value_heads") if shares else None
             given = {"head_dim": fields.get("global_head_dim", 512), "num_key_value_heads": heads}
         else:
-            own = [by_layer.get(str(i), by_layer.get(i, {})) for i in range(len(kinds))]
-            full = [one for one, kind in zip(own, kinds, strict=True) if kind == FULL]
-            given = full[-1] if full else {}
-            if any(one != (given if kind == FULL else {}) for one, kind in zip(own, kinds)):
+            own = {i: by_layer.get(str(i), by_layer.get(i, {})) for i in range(len(kinds))}
+            given = own[len(kinds) - 1]  # the last layer is full
+            if any(own[i] != (given if kind == FULL else {}) for i, kind in enumerate(kinds)):
                 raise UnsupportedModel(
                     "config.json: per_layer_config with heads that differ between layers of one "
                     f"type is not supported for {self.model_type} models"
@@ -240,7 +239,7 @@ class Gemma4(Local[Gemma4Config]):
             "after_feed_forward.weight": (_norm("post_feedforward_layernorm", C),),
             **head_norms(own, "self_attn.q_norm", "self_attn.k_norm"),
         }
-        q, k, v = found["attention.qkv.weight"]
+        q, k, _ = found["attention.qkv.weight"]
         if kind.endswith(BORROWING):
             found["attention.qkv.weight"] = (q,)
             found["attention.prepare.weight"] = found["attention.prepare.weight"][:1]
@@ -278,7 +277,7 @@ class Gemma4(Local[Gemma4Config]):
         embedding: np.ndarray,
         table: Iterator[np.ndarray],
     ) -> Iterator[np.ndarray]:
-        outer, C, P = self.outer(config), config.hidden_size, config.per_layer_size
+        outer, P = self.outer(config), config.per_layer_size
         matrix, norm = (read(outer[f"per_layer.{name}"].name) for name in ("projection", "norm"))
         at, eps = 0, config.rms_norm_eps
         for own in table:  # (n, L * P)

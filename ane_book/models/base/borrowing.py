@@ -32,7 +32,7 @@ class Lending(Attention):
     def prepare_values(self, v: Tensor, axis: int = 3) -> Tensor:
         return rms_normalize(v, axis, self.eps)
 
-    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         """As `Attention`; with `lends`, new keys and values as (1, K*D, 1, T) behind the rest,
         unless they have that shape: in the form "apple"."""
         y, *new = super().forward(*given)
@@ -93,7 +93,7 @@ class GatedBlock(DecoderBlock):
         super().__init__(*parts, **norms)
         self.gate, self.scale = gate, nn.Parameter(torch.ones(1, 1, 1, 1))
 
-    def forward(self, hidden, cos, sin, mask, *rest):  # type: ignore[override]
+    def forward(self, hidden, cos, sin, mask, *rest):
         """hidden (1,C,1,T), with a gate the layer's own input (1,P,1,T), and what the attention
         takes -> hidden, and what the attention returns beside y."""
         own, given = (rest[0], rest[1:]) if self.gate else (None, rest)
