@@ -95,7 +95,7 @@ TINY = {
         "use_double_wide_mlp": True,
         "hidden_size_per_layer_input": 10,
         "vocab_size_per_layer_input": VOCABULARY,
-        "final_logit_softcapping": 0.4,
+        "final_logit_softcapping": 0.375,
         "rope_parameters": {
             "full_attention": {
                 "rope_theta": 1000.0, "rope_type": "proportional", "partial_rotary_factor": 0.45,
@@ -198,6 +198,10 @@ MIXED = ("lfm2", "lfm2_moe", "qwen3_5_text")
 
 #: Families whose layers are mixtures of experts.
 ROUTED = ("lfm2_moe", "qwen3_moe")
+
+#: Norms of Gemma 4 that training makes small: all that scales scores, and what layers make of their
+#: own inputs, which are fp16 in a bundle.
+SMALL = ("q_norm.weight", "post_per_layer_input_norm.weight")
 
 YARN = {
     "rope_theta": 10000.0,
@@ -325,8 +329,8 @@ def tiny_model(family: str, **changes):
                 value.add_(torch.randn_like(value) * 0.2)
             elif "embed" not in name:
                 value.mul_(3.0)  # logits far enough apart to tell a wrong token from a right one
-            if family == "gemma4_text" and name.endswith("q_norm.weight"):
-                value.mul_(0.25)  # all that scales scores there
+            if family == "gemma4_text" and name.endswith(SMALL):
+                value.mul_(0.25)
             value.copy_(value.half().float())
             if value.dim() == 1:  # coarser, so that what is 1 more is in fp16 too
                 value.copy_((value * 1024).round() / 1024)

@@ -109,17 +109,18 @@ class Gemma4(Local[Gemma4Config]):
 
     def read(self, fields: dict) -> dict:
         kinds = read_kinds(fields, lambda i: TYPES[bool((i + 1) % 6)])
-        kinds[-1] = FULL  # whatever the file says
+        kinds[-1:] = [FULL]  # whatever the file says
+        local = fields.get("rope_local_base_freq")
         return super().read(fields) | {
             "sliding_window": fields["sliding_window"],
-            "rope_local_theta": fields["rope_local_base_freq"],
+            "rope_local_theta": 10000.0 if local is None else local,
             "layer_types": kinds,
             "tied_embeddings": fields.get("tie_word_embeddings", True),
             "borrowing_layers": fields.get("num_kv_shared_layers") or 0,
             "wide_borrowers": fields.get("use_double_wide_mlp") or False,
             "keys_as_values": fields.get("attention_k_eq_v") or False,
             "per_layer_size": self._per_layer(fields),
-            "softcap": fields.get("final_logit_softcapping"),
+            "softcap": fields.get("final_logit_softcapping") or None,
             **self._full_heads(fields, kinds),
         }
 
@@ -137,9 +138,9 @@ class Gemma4(Local[Gemma4Config]):
             heads = fields.get("num_global_key_value_heads") if shares else None
             given = {"head_dim": fields.get("global_head_dim", 512), "num_key_value_heads": heads}
         else:
-            own = {i: by_layer.get(str(i), by_layer.get(i, {})) for i in range(len(kinds))}
-            given = own[len(kinds) - 1]  # the last layer is full
-            if any(own[i] != (given if kind == FULL else {}) for i, kind in enumerate(kinds)):
+            own = {int(i): dict(heads) for i, heads in dict(by_layer).items()}
+            given = own.get(len(kinds) - 1, {})  # the last layer is full
+            if own != {i: given for i, kind in enumerate(kinds) if kind == FULL and given}:
                 raise UnsupportedModel(
                     "config.json: per_layer_config with heads that differ between layers of one "
                     f"type is not supported for {self.model_type} models"

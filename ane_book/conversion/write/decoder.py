@@ -137,10 +137,11 @@ def _stores(config: DecoderConfig, recipe: Recipe, layers: range) -> dict[str, l
     stores = {name: [(layer, name) for layer in own] for name, own in holders.items()}
     if sum(_is_state(config, recipe, name) for name in stores) <= STATES:
         return stores
-    for name in [own for own in stores if own.startswith("keys")]:
-        both = stores.pop(name) + stores.pop(name.replace("keys", "values"))
-        stores = {name.replace("keys", "cache"): both} | stores
-    return stores
+    joined = {
+        name.replace("keys", "cache"): stores.pop(name) + stores.pop(name.replace("keys", "values"))
+        for name in [own for own in stores if own.startswith("keys")]
+    }
+    return joined | stores
 
 
 def _slots(config: DecoderConfig, recipe: Recipe) -> dict[str, tuple[int, ...]]:

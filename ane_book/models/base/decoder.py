@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ane_book.layout import PER_LAYER
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.layers import projection
+from ane_book.models.base.layers import in_half, projection
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -50,11 +50,11 @@ class Head(nn.Module):
 
 
 class Softcap(nn.Module):
-    """Logits between -cap and cap."""
+    """Logits between -cap and cap, which is rounded to fp16."""
 
     def __init__(self, cap: float):
         super().__init__()
-        self.cap = cap
+        self.cap = in_half(cap)
 
     def forward(self, logits: Tensor) -> Tensor:
         return torch.tanh(logits / self.cap) * self.cap
