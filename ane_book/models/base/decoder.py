@@ -50,14 +50,15 @@ class Head(nn.Module):
 
 
 class Softcap(nn.Module):
-    """Logits between -cap and cap, which is rounded to fp16."""
+    """Logits between -cap and cap. A program has cap and 1 / cap in fp16, which moves a logit by
+    less than its own rounding does, and all in the same order."""
 
     def __init__(self, cap: float):
         super().__init__()
-        self.cap = in_half(cap)
+        self.cap, self.inverse = in_half(cap), in_half(1 / cap)
 
     def forward(self, logits: Tensor) -> Tensor:
-        return torch.tanh(logits / self.cap) * self.cap
+        return torch.tanh(logits * self.inverse) * self.cap
 
 
 class Winner(nn.Module):
