@@ -327,6 +327,8 @@ def tiny_model(family: str, **changes):
         for name, value in [*model.named_parameters(), *buffers]:
             if value.dim() == 1:  # norms and biases start as ones and zeros
                 value.add_(torch.randn_like(value) * 0.2)
+            elif "tokens_per_layer" in name:
+                value.mul_(16.0)  # as large as what is added to it
             elif "embed" not in name:
                 value.mul_(3.0)  # logits far enough apart to tell a wrong token from a right one
             if family == "gemma4_text" and name.endswith(SMALL):

@@ -61,8 +61,8 @@ def family(name: str) -> Family:
     for own, layers in holders.items():
         kept.update({KEPT[own]: len(layers)} if own in KEPT else {})
     recipe = make_recipe(config, quant="int8", context=CONTEXT, shard_limit="1GB")
-    own = plan(config, recipe)
-    return Family(name, own, dict(kept), _taken(_narrow(config)))
+    planned = plan(config, recipe)
+    return Family(name, planned, dict(kept), _taken(_narrow(config)))
 
 
 def _fields(name: str) -> dict:

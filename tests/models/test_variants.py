@@ -107,11 +107,12 @@ def lent_by_the_first(monkeypatch, config):
 
 
 def own_inputs_unscaled(monkeypatch, config):
-    """The layers' own inputs are no mean, but a sum."""
-    plain = gemma4.Gemma4.per_layer_rows
+    """The table of the layers' own inputs is not multiplied by sqrt(P). (That of all, 1 / sqrt(2),
+    is undone by the norm behind them.)"""
+    plain, P = gemma4.Gemma4.per_layer_rows, config.per_layer_size
 
-    def rows(*arguments):
-        return (own * np.float32(2**0.5) for own in plain(*arguments))
+    def rows(self, config, read, embedding, table):
+        return plain(self, config, read, embedding, (own / np.float32(P**0.5) for own in table))
 
     monkeypatch.setattr(gemma4.Gemma4, "per_layer_rows", rows)
     return config
