@@ -174,7 +174,8 @@ class GoldenPass:
             values = self._values(layer)
             hidden.append(values.pop("hidden"))
             if layer < self.config.num_layers:
-                carried |= {f"{n}_{layer}": value[0, :, 0].numpy() for n, value in values.items()}
+                rows = {n: np.ascontiguousarray(own[0, :, 0]) for n, own in values.items()}
+                carried |= {f"{n}_{layer}": array for n, array in rows.items()}
         states = torch.cat(hidden)[:, :, 0].numpy()  # (n + 1, C, T)
         results: dict[str, Any] = self._results() | (_heard(self.folder) or carried)
         with path.open("wb") as file:
