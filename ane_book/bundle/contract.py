@@ -45,10 +45,10 @@ def check_packages(manifest: "Manifest") -> None:
     tags = manifest.task == "token-classification"
     if (manifest.vectors and not vectors) or (manifest.tags and not tags):
         raise ValueError(f"vectors or tags are not of the task {manifest.task}")
+    _check_per_layer(manifest)
     for name in manifest.names:
         _check_types(manifest, name)
     _check_encoder(manifest) if texts else _check_head(manifest)
-    _check_per_layer(manifest)
 
 
 def _check_functions(manifest: "Manifest", part: Part) -> None:
