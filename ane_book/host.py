@@ -16,6 +16,7 @@ __all__ = [
     "Host",
     "causal_mask",
     "check_labels",
+    "per_layer_columns",
     "pool",
     "text_mask",
     "text_places",
@@ -114,6 +115,11 @@ def text_places(lengths: Sequence[int], tokens: int) -> np.ndarray:
     """The places (T,) of tokens in their texts, which stand side by side; 0 beyond them."""
     places = [np.arange(n) for n in lengths]
     return np.concatenate([*places, np.zeros(tokens - sum(lengths), np.int64)])
+
+
+def per_layer_columns(rows: np.ndarray, layers: int) -> np.ndarray:
+    """What each layer gets of its own, (L, P, 1, T), of the tokens' rows (T, L * P)."""
+    return rows.reshape(len(rows), layers, -1).transpose(1, 2, 0)[:, :, None]
 
 
 def pool(columns: np.ndarray, pooling: str) -> np.ndarray:

@@ -21,11 +21,14 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:  # the command's options name the forms, and `--help` is to open without numpy
     import numpy as np
 
-__all__ = ["LAYOUTS", "MEMORY", "Form", "Layout", "layout_of"]
+__all__ = ["LAYOUTS", "MEMORY", "PER_LAYER", "Form", "Layout", "layout_of"]
 
 #: The name of what layers keep in place of a cache, of one size whatever the number of tokens, in
 #: every form: (n, H, Dv, Dk).
 MEMORY = "memory"
+
+#: The name of the inputs that the host gives to each of a package's n layers: (n, P, 1, T).
+PER_LAYER = "per_layer"
 
 Form = Literal["rows", "apple"]
 Shape = tuple[int, ...]

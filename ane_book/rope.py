@@ -8,6 +8,8 @@ tables: the graph is the same for all.
     yarn        low frequencies divided by `factor`, high ones kept, those between interpolated by
                 their place among the pairs; cos and sin larger
     longrope    a divisor for each pair: `short_factor` or `long_factor`, by the context
+    proportional
+                only the first `partial_rotary_factor` of the pairs turn, as fast as if all did
     dynamic     HunYuan's: a larger base, theta * alpha^(R / (R - 2)); static in spite of its name
 
 References: RoPE, Su et al. 2021 (arXiv 2104.09864); YaRN, Peng et al. 2023 (arXiv 2309.00071);
@@ -107,6 +109,10 @@ class Rotary:
         frequencies = 1.0 / theta ** (np.arange(0, R, 2, dtype=np.float64) / R)
         if self.kind == "linear":
             return frequencies / scaling["factor"]
+        if self.kind == "proportional":
+            turning = int(scaling.get("partial_rotary_factor", 1.0) * R // 2)
+            turned = np.where(np.arange(R // 2) < turning, frequencies, 0.0)
+            return turned / scaling.get("factor", 1.0)
         if self.kind == "longrope":
             return frequencies / self._divisors(context)
         if self.kind == "yarn":

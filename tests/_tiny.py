@@ -78,6 +78,31 @@ TINY = {
         "sliding_window": 21,
         "query_pre_attn_scalar": 20,
     },
+    "gemma4_text": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "global_head_dim": 20,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "num_hidden_layers": 7,
+        "layer_types": [
+            "sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+            "full_attention", "sliding_attention", "full_attention",
+        ],
+        "sliding_window": 21,
+        "num_kv_shared_layers": 4,
+        "use_double_wide_mlp": True,
+        "hidden_size_per_layer_input": 10,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "final_logit_softcapping": 0.375,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_theta": 1000.0, "rope_type": "proportional", "partial_rotary_factor": 0.45,
+            },
+            "sliding_attention": {"rope_theta": 500.0, "rope_type": "default"},
+        },
+    },
     "granite": {
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -174,6 +199,10 @@ MIXED = ("lfm2", "lfm2_moe", "qwen3_5_text")
 #: Families whose layers are mixtures of experts.
 ROUTED = ("lfm2_moe", "qwen3_moe")
 
+#: Norms of Gemma 4 that training makes small: all that scales scores, and what layers make of their
+#: own inputs, which are fp16 in a bundle.
+SMALL = ("q_norm.weight", "post_per_layer_input_norm.weight")
+
 YARN = {
     "rope_theta": 10000.0,
     "rope_type": "yarn",
@@ -198,6 +227,10 @@ SCALED = {
     "gemma3_text": {
         "full_attention": {"rope_theta": 1000000.0, "rope_type": "linear", "factor": 2.0},
         "sliding_attention": {"rope_theta": 5000.0, "rope_type": "default"},
+    },
+    "gemma4_text": {
+        "full_attention": {"rope_theta": 1000.0, "rope_type": "proportional", "factor": 2.0},
+        "sliding_attention": {"rope_theta": 500.0, "rope_type": "default"},
     },
     "granite": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "lfm2": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
@@ -236,6 +269,8 @@ def odd(family: str) -> dict:
     if family == "phi3":
         return ODD | {"rope_parameters": longrope(36), "original_max_position_embeddings": 32}
     changes = ODD | ({"num_hidden_layers": 2} if family in MIXED else {})
+    if family == "gemma4_text":  # as the large ones are
+        changes |= {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0}
     return changes | {"rope_parameters": SCALED.get(family, YARN)} | kinds(family, changes)
 
 
@@ -258,6 +293,10 @@ def grouped(family: str) -> dict:
             "rope_parameters": longrope(4, partial=0.5),
             "original_max_position_embeddings": 112,
         }
+    if family == "gemma4_text":
+        rows = {"vocab_size_per_layer_input": GROUPED["vocab_size"]}
+        own = {"num_kv_shared_layers": 0, "attention_k_eq_v": False} | rows
+        return GROUPED | kinds(family, GROUPED) | own
     return GROUPED | kinds(family, GROUPED)
 
 
@@ -283,12 +322,17 @@ def tiny_model(family: str, **changes):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
     with torch.no_grad():
-        biases = [item for item in model.named_buffers() if item[0].endswith("expert_bias")]
-        for name, value in [*model.named_parameters(), *biases]:
+        own = ("expert_bias", "layer_scalar")
+        buffers = [item for item in model.named_buffers() if item[0].endswith(own)]
+        for name, value in [*model.named_parameters(), *buffers]:
             if value.dim() == 1:  # norms and biases start as ones and zeros
                 value.add_(torch.randn_like(value) * 0.2)
+            elif "tokens_per_layer" in name:
+                value.mul_(16.0)  # as large as what is added to it
             elif "embed" not in name:
                 value.mul_(3.0)  # logits far enough apart to tell a wrong token from a right one
+            if family == "gemma4_text" and name.endswith(SMALL):
+                value.mul_(0.25)
             value.copy_(value.half().float())
             if value.dim() == 1:  # coarser, so that what is 1 more is in fp16 too
                 value.copy_((value * 1024).round() / 1024)

@@ -25,14 +25,17 @@ __all__ = ["FAMILIES", "Family", "family"]
 
 FAMILIES = (
     "smollm3", "olmo3", "ministral3", "exaone4", "glm4", "lfm2", "lfm2_moe", "qwen3_5_text",
-    "qwen3_moe",
+    "qwen3_moe", "gemma4_text",
 )  # fmt: skip
 CONTEXT = 1024
 NARROW = {
     "hidden_size": 256, "intermediate_size": 512, "num_heads": 4, "num_kv_heads": 2,
     "vocab_size": 512, "expert_size": 64, "num_experts": 8, "experts_per_token": 2,
 }  # fmt: skip
-KEPT = {"keys": "keys, values", "memory": "a memory", "gated": "columns", "projected": "columns"}
+KEPT = {
+    "keys": "keys, values", "keys_local": "keys, values", "memory": "a memory", "gated": "columns",
+    "projected": "columns",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,12 @@ def family(name: str) -> Family:
     """The row of one of `FAMILIES`."""
     config = read_config(_fields(name))
     holders = find(config.architecture).holders(config)
-    kept = {KEPT[own]: len(layers) for own, layers in holders.items() if own in KEPT}
+    kept = Counter[str]()
+    for own, layers in holders.items():
+        kept.update({KEPT[own]: len(layers)} if own in KEPT else {})
     recipe = make_recipe(config, quant="int8", context=CONTEXT, shard_limit="1GB")
-    return Family(name, plan(config, recipe), kept, _taken(_narrow(config)))
+    planned = plan(config, recipe)
+    return Family(name, planned, dict(kept), _taken(_narrow(config)))
 
 
 def _fields(name: str) -> dict:

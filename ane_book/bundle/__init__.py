@@ -6,7 +6,8 @@
     head.mlpackage      final norm and vocabulary projection, the same two functions; head_0,
                         head_1, ... where the shard limit cuts it
     head.aimodel, ...   where they were asked for, the same programs as assets of Core AI
-    embedding.npy       float16 (V, C), memory-mapped by the host; an encoder has positions.npy, too
+    embedding.npy       float16 (V, C), memory-mapped by the host; an encoder has positions.npy,
+                        too, and a decoder whose layers have inputs of their own per_layer.npy
     tokenizer.json      as Hugging Face `tokenizers` reads it
     golden.npz          reference: token ids, hidden state after every shard, last logits and argmax
                         of every position, from PyTorch with the weights in fp16, whatever `quant`
@@ -158,7 +159,7 @@ class Bundle:
         path = Path(path)
         bundle = cls(path, read_manifest(path))
         bundle._check_files()
-        _ = bundle.embedding, bundle.positions
+        _ = bundle.embedding, bundle.per_layer, bundle.positions
         return bundle
 
     @cached_property
@@ -183,6 +184,13 @@ class Bundle:
         """The embedding (V, C), float16, memory-mapped."""
         embedding = self.manifest.embedding
         return map_array(self.path / embedding.file, embedding.shape, np.float16)
+
+    @cached_property
+    def per_layer(self) -> np.ndarray | None:
+        """What tokens give to all layers (V, L * P), float16, memory-mapped; None without any."""
+        if (table := self.manifest.per_layer) is None:
+            return None
+        return map_array(self.path / table.file, table.shape, np.float16)
 
     @cached_property
     def positions(self) -> np.ndarray | None:

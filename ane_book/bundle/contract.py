@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ane_book.bundle.order import check_experts, check_order
 from ane_book.bundle.parts import FunctionSpec, Part
-from ane_book.layout import MEMORY
+from ane_book.layout import MEMORY, PER_LAYER
 
 if TYPE_CHECKING:
     from ane_book.bundle.manifest import Manifest
@@ -45,6 +45,7 @@ def check_packages(manifest: "Manifest") -> None:
     tags = manifest.task == "token-classification"
     if (manifest.vectors and not vectors) or (manifest.tags and not tags):
         raise ValueError(f"vectors or tags are not of the task {manifest.task}")
+    _check_per_layer(manifest)
     for name in manifest.names:
         _check_types(manifest, name)
     _check_encoder(manifest) if texts else _check_head(manifest)
@@ -79,6 +80,8 @@ def _check_types(manifest: "Manifest", name: str) -> None:
     for part in manifest.packages:
         function = part.functions.get(name) or part.functions[manifest.names[name]]
         slots = slot_shapes(manifest, part)
+        if own_shape := manifest.per_layer_shape(part, function.tokens):
+            slots |= {PER_LAYER: own_shape}
         wanted = {"head": _head_types, "experts": _expert_types}.get(part.part, layer_types)
         for kind, types in wanted(manifest, function, given | slots).items():
             types = types | slots if kind == "inputs" else types
@@ -132,6 +135,20 @@ def _check_vectors(manifest: "Manifest") -> None:
         raise ValueError(f"the task {task} has no head that gives {outputs}")
     if (vectors.dimensions or 1) > manifest.vector_size:
         raise ValueError(f"vectors of {manifest.vector_size} numbers, cut to {vectors.dimensions}")
+
+
+def _check_per_layer(manifest: "Manifest") -> None:
+    """Check that the table of the layers' own inputs fits vocabulary and layers; raises
+    ValueError."""
+    table, layers = manifest.per_layer, manifest.shards[-1].span.stop if manifest.shards else 0
+    if table is None:
+        return
+    rows, columns = manifest.embedding.shape[0], table.shape[1]
+    if manifest.task != "text-generation" or table.shape[0] != rows or columns % (layers or 1):
+        raise ValueError(
+            f"per_layer of {table.shape} does not go with {layers} layers and a vocabulary of "
+            f"{rows} of the task {manifest.task}"
+        )
 
 
 def _check_head(manifest: "Manifest") -> None:

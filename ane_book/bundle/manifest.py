@@ -44,16 +44,18 @@ class Manifest(Record):
         inputs, `hidden` is the hidden state, `position` (1,) the slot of the first token, a rotary
         table or a mask what `host` says, `x` with a result `new_x` a cache (n, K, S, D) or a tail
         (n, R, 1, W), and any other one the result of that name of a part before it. The result
-        `hidden_out` is the next hidden state. The rows `new_x` (n, K, T, D) go into the cache `x`
-        at `position`. The columns `new_x` (n, R, 1, T) of a tail belong to the call's tokens; `x`
-        is those of the W tokens before `position`. A host that keeps the columns of all tokens can
-        go back to any of them. A layer without a cache may have a memory: an input `memory` (n, H,
-        Dv, Dk), in whose place the result `new_memory` comes, or a state of that name. It is of all
-        tokens up to the last that `real` (1, 1, 1, T) names: 1 for each of the n tokens, 0 beyond.
-        To go back, a host needs a copy of that time; without one it begins at the first token. A
-        part with both has its keys and values in one state `cache`, keys first. Caches, columns
-        before the first token and states are zeros at first; they are kept from call to call, and
-        all functions of a package share its states.
+        `hidden_out` is the next hidden state. `per_layer` (n, P, 1, T) has, for each of the part's
+        layers, its P numbers of the token's row of `per_layer`, in the order of layers. The rows
+        `new_x` (n, K, T, D) go into the cache `x` at `position`. The columns `new_x` (n, R, 1, T)
+        of a tail belong to the call's tokens; `x` is those of the W tokens before `position`. A
+        host that keeps the columns of all tokens can go back to any of them. A layer without a
+        cache may have a memory: an input `memory` (n, H, Dv, Dk), in whose place the result
+        `new_memory` comes, or a state of that name. It is of all tokens up to the last that `real`
+        (1, 1, 1, T) names: 1 for each of the n tokens, 0 beyond. To go back, a host needs a copy of
+        that time; without one it begins at the first token. A part with both has its keys and
+        values in one state `cache`, keys first; so has a part with caches of two head sizes, in
+        `cache` and `cache_local`. Caches, columns before the first token and states are zeros at
+        first; they are kept from call to call, and all functions of a package share its states.
         A function `verify` of K tokens does all decoding where it is there: the context is cut into
         blocks of K slots, and a call begins at its block, with the tokens of the block so far given
         again, and guesses behind them.
@@ -120,6 +122,9 @@ class Manifest(Record):
     task: Literal["text-generation", "embedding", "reranking", "token-classification"]
     packages: list[Part] = Field(min_length=1, description="In the order of a token's way")
     embedding: Embedding
+    per_layer: Embedding | None = Field(
+        default=None, description="What a token gives to all layers, rows (L * P,); null: nothing"
+    )
     context: Positive = Field(
         description="Most tokens of prompt and answer together, slots of the largest cache; the "
         "most tokens of a text"
@@ -152,9 +157,8 @@ class Manifest(Record):
     def _check(self) -> "Manifest":
         if self.sha256.keys() != self.files.keys():
             raise ValueError("files and sha256 name different files")
-        tables = [self.embedding]
-        if self.vectors and self.vectors.positions:
-            tables.append(self.vectors.positions)
+        given = self.per_layer, self.vectors and self.vectors.positions
+        tables = [self.embedding, *(table for table in given if table)]
         used = [self.golden, self.tokenizer.file, *(table.file for table in tables)]
         used += [f"{part.package}/Manifest.json" for part in self.packages]
         for name in used:
@@ -172,6 +176,13 @@ class Manifest(Record):
         if self.task == "text-generation" or not self.head:
             return self.embedding.shape[1]
         return self.splits[0]
+
+    def per_layer_shape(self, part: Part, tokens: int) -> tuple[int, int, int, int] | None:
+        """(n, P, 1, T) of a part's layers; None where layers have no inputs of their own."""
+        if self.per_layer is None or part.part != "layers":
+            return None
+        layers = self.shards[-1].span.stop
+        return len(part.span), self.per_layer.shape[1] // (layers or 1), 1, tokens
 
     @property
     def layout(self) -> Layout:

@@ -65,6 +65,11 @@ class ClusterPipeline:
                 f"{self.bundle.path}: its layers have a memory, of which a cluster keeps no copies "
                 "to go back by; run it on one machine, as a Session"
             )
+        if self.bundle.manifest.per_layer is not None:
+            raise InvalidInput(
+                f"{self.bundle.path}: its layers have inputs of their own, for which the machines "
+                "of a cluster have no table; run it on one machine, as a Session"
+            )
         self.backend = choose_backend(backend, precision)
         self.head_turn = RLock()  # a lock on the head, which sessions share
         self._place = partial(

@@ -18,7 +18,7 @@ from ane_book.bundle import Bundle, regular_files, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Embedding, Part, Source, Tags, Vectors
-from ane_book.conversion.encoding import Encoding, StoredEncoding
+from ane_book.conversion.encoding import Encoding, StoredEncoding, rounded
 from ane_book.conversion.golden import GoldenPass
 from ane_book.conversion.packages import adapters_of, part_of
 from ane_book.conversion.plan import Program, plan
@@ -40,6 +40,9 @@ import numpy as np
 import torch
 
 __all__ = ["BundleBuilder"]
+
+PER_LAYER = "per_layer.npy"
+ROWS = 2048  # tokens whose inputs of all layers are computed at a time
 
 Progress = Callable[[str, int, int], None]  # description, steps done, steps in all
 
@@ -79,6 +82,14 @@ class BundleBuilder:
     def tags(self) -> Tags | None:
         """The manifest's `tags`; None unless the model labels tokens."""
         return None
+
+    @property
+    def _per_layer(self) -> Embedding | None:
+        """The manifest's `per_layer`; None unless layers have an input of their own."""
+        if (table := self._outer.get("per_layer.table")) is None:
+            return None
+        V, columns = table.shape
+        return Embedding(file=PER_LAYER, shape=(V, columns))
 
     @property
     def functions(self) -> dict[str, int]:
@@ -125,6 +136,8 @@ class BundleBuilder:
         if packed is not None:
             self._whole(FILE, lambda path: path.write_bytes(packed))
         self._whole("embedding.npy", self.write_embedding)
+        if find(self.config.architecture).per_layer(self.config):
+            self._whole(PER_LAYER, self.write_per_layer)
         self._advance("embedding")
         self._prepare()
         self._write_layers()
@@ -152,7 +165,8 @@ class BundleBuilder:
     def _check_space(self) -> None:
         """Raise OutOfSpace when what is still to be written cannot fit."""
         written = sum(regular_files(self.partial).values())
-        needed = self.plan.weight_bytes + self.plan.embedding_bytes - written
+        tables = self.plan.embedding_bytes + self.plan.per_layer_bytes
+        needed = self.plan.weight_bytes + tables - written
         free = shutil.disk_usage(self.partial).free
         if needed > free:  # one rounded up, the other down, so that the two never read the same
             raise OutOfSpace(
@@ -186,6 +200,17 @@ class BundleBuilder:
     def write_embedding(self, path: Path) -> None:
         with path.open("wb") as file:
             np.save(file, self.encoding.half(self._outer["embedding"].name))
+
+    def write_per_layer(self, path: Path) -> None:
+        """Write what every token gives to the layers, rows (V, L * P)."""
+        architecture, table = find(self.config.architecture), self._outer["per_layer.table"]
+        embedding = np.load(self.partial / "embedding.npy", mmap_mode="r")
+        file = np.lib.format.open_memmap(path, "w+", np.float16, table.shape)
+        at, given = 0, self.source.rows(table.name, ROWS)
+        for rows in architecture.per_layer_rows(self.config, self.read, embedding, given):
+            file[at : at + len(rows)] = rounded(table.name, rows)
+            at += len(rows)
+        file.flush()
 
     @cached_property
     def _vocabulary(self) -> np.ndarray:
@@ -317,6 +342,7 @@ class BundleBuilder:
             task=find(config.architecture).task,
             packages=self._parts,
             embedding=Embedding(shape=(config.vocab_size, config.hidden_size)),
+            per_layer=self._per_layer,
             context=self.recipe.context,
             host=find(config.architecture).host(config),
             form=self.recipe.form,

@@ -56,7 +56,9 @@ class EncoderPass(GoldenPass):
         arrays = tables | self._host.text_masks([T], T, causal=causal)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-    def _step(self, block: nn.Module, values: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
+    def _step(
+        self, block: nn.Module, values: dict[str, Tensor], kind: str, layer: int
+    ) -> dict[str, Tensor]:
         feeds = [self._feeds[n] for n in find(self.config.architecture).host_inputs(kind)]
         return {"hidden": block(values["hidden"], *feeds)}
 

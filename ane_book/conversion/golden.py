@@ -13,10 +13,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ane_book.host import Host, causal_mask
+from ane_book.host import Host, causal_mask, per_layer_columns
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
-from ane_book.models.base.architecture import CACHE, MEMORY
+from ane_book.models.base.architecture import MEMORY
 from ane_book.models.base.experts.layers import Mixture
 from ane_book.options import Recipe
 import numpy as np
@@ -83,27 +83,29 @@ class GoldenPass:
             state = decoder.block_weights(self.config, layer, self.read)
             block = loaded(partial(architecture.block, self.config, kinds[layer]), state)
             with torch.inference_mode(), _listening(block, self.folder, layer):
-                values = self._step(block, values, kinds[layer])
+                values = self._step(block, values, kinds[layer], layer)
             yield state
-        values = self._ended(values, layers.stop)
+        values = self._ended(_left(self.config, values, layers.stop), layers.stop)
         final = self.file(layers.stop)
         unfinished = final.with_name(f"unfinished_{final.name}")
         arrays: dict[str, Any] = {name: value.numpy() for name, value in values.items()}
         np.savez(unfinished, **arrays)
         unfinished.rename(final)
 
-    def _step(self, block: nn.Module, values: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
-        """Run a block; returns the next one's inputs: `hidden` (1, C, 1, T), and the values that
-        the architecture names in `carried`."""
-        architecture = find(self.config.architecture)
-        hidden, *carried = values.values()
+    def _step(
+        self, block: nn.Module, values: dict[str, Tensor], kind: str, layer: int
+    ) -> dict[str, Tensor]:
+        """Run a layer's block; returns the next one's inputs: `hidden` (1, C, 1, T), and the values
+        that the architecture names in `carried`."""
+        config, architecture = self.config, find(self.config.architecture)
         feeds = [self._feeds[name] for name in architecture.host_inputs(kind)]
-        kept = self._kept(kind)
-        hidden, *new = block(hidden, *feeds, *kept, *carried)
-        handed = new[len(kept) :]
-        return {"hidden": hidden} | dict(
-            zip(architecture.carried(self.config), handed, strict=True)
-        )
+        if architecture.per_layer(config):
+            feeds.append(self._per_layer[layer : layer + 1])
+        kept, carried = self._kept(kind), [values[n] for n in architecture.takes(config, kind)]
+        hidden, *new = block(values["hidden"], *feeds, *kept, *carried)
+        made = new[len(architecture.kept(config, kind)) :]
+        given = zip(architecture.gives(config, kind), made, strict=True)
+        return values | {"hidden": hidden} | dict(given)
 
     def _ended(self, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
         """What the programs that end before a layer give, of the values that its block takes."""
@@ -134,22 +136,30 @@ class GoldenPass:
 
     @cached_property
     def _feeds(self) -> dict[str, Tensor]:
-        """Rotary tables and masks of one call at position 0, masks of `config.group` * T rows."""
+        """Rotary tables and masks of one call at position 0, masks of G * T rows."""
         T, S, host = self.recipe.golden_tokens, self.recipe.context, self._host
         tables = host.tables(np.arange(T), S)
         masks = {n: causal_mask(0, T, S, window) for n, window in host.masks.items()}
-        masks = {n: np.tile(mask, (1, 1, self.config.group, 1)) for n, mask in masks.items()}
+        group = partial(find(self.config.architecture).group, self.config)
+        masks = {n: np.tile(mask, (1, 1, group(n), 1)) for n, mask in masks.items()}
         real = {"real": np.ones((1, 1, 1, T), np.float32)}
         return {name: torch.from_numpy(array) for name, array in (tables | masks | real).items()}
 
+    @cached_property
+    def _per_layer(self) -> Tensor:
+        """The layers' own inputs of the golden tokens, (L, P, 1, T), as the host gives them."""
+        rows = np.load(self.folder / "per_layer.npy", mmap_mode="r")[self.tokens]  # (T, L * P)
+        return torch.from_numpy(per_layer_columns(rows, self.config.num_layers).astype(np.float32))
+
     def _kept(self, kind: str) -> list[Tensor]:
-        """What a block keeps, before the first token: zeros."""
+        """What a block keeps or borrows, before the first token: zeros."""
         architecture, config = find(self.config.architecture), self.config
-        cache = 1, config.num_kv_heads, self.recipe.context, config.head_dim
-        shapes = dict.fromkeys(CACHE, cache)
+        S, sizes = self.recipe.context, architecture.caches(config).items()
+        shapes = {name: (1, K, S, D) for name, (K, D) in sizes}
         shapes |= {n: (1, rows, 1, W) for n, (rows, W) in architecture.tails(config).items()}
         shapes |= {MEMORY: (1, *(architecture.memory(config) or ()))}
-        return [torch.zeros(shapes[name]) for name in architecture.kept(config, kind)]
+        names = architecture.kept(config, kind) + architecture.borrowed(config, kind)
+        return [torch.zeros(shapes[name]) for name in names]
 
     def head(self, splits: tuple[int, ...], weights: dict[str, Tensor]) -> None:
         """Compute the logits of the next parts of the vocabulary; `weights`: of their `Head`."""
@@ -164,7 +174,8 @@ class GoldenPass:
             values = self._values(layer)
             hidden.append(values.pop("hidden"))
             if layer < self.config.num_layers:
-                carried |= {f"{n}_{layer}": value[0, :, 0].numpy() for n, value in values.items()}
+                rows = {n: np.ascontiguousarray(own[0, :, 0]) for n, own in values.items()}
+                carried |= {f"{n}_{layer}": array for n, array in rows.items()}
         states = torch.cat(hidden)[:, :, 0].numpy()  # (n + 1, C, T)
         results: dict[str, Any] = self._results() | (_heard(self.folder) or carried)
         with path.open("wb") as file:
@@ -174,6 +185,11 @@ class GoldenPass:
         """The last token's logits (V,), and every token's likeliest next one (T,)."""
         logits = torch.cat(self._logits, dim=1)[0, :, 0]  # (V, T)
         return {"logits": logits[:, -1].numpy(), "argmax": logits.argmax(dim=0).numpy()}
+
+
+def _left(config: Any, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
+    """Of values, those that a layer, or one after it, takes."""
+    return {n: values[n] for n in ("hidden", *find(config.architecture).handed(config, layer))}
 
 
 @contextmanager

@@ -35,11 +35,8 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
             f"quant {recipe.quant} chooses for the matrices of whole layers; with experts "
             '"dispatch" take a scheme by its name'
         )
-    if recipe.is_calibrated and config and find(config.architecture).layout(config):
-        raise InvalidInput(
-            f"quant {recipe.quant} chooses for models whose layers are seven matrices; "
-            f"{config.architecture} models have experts: take a scheme by its name, such as int8"
-        )
+    if recipe.is_calibrated and config:
+        _check_chain(config, recipe)
     if recipe.functions == "one":
         recipe = _with_one_function(recipe)
     context = _context(config, recipe)
@@ -96,6 +93,21 @@ def _check_blocks(recipe: Recipe) -> None:
                 f"functions one: a cache of {slots} slots is no multiple of the {recipe.prefill} "
                 f"tokens of a call; take {fit or recipe.prefill}"
             )
+
+
+def _check_chain(config: DecoderConfig, recipe: Recipe) -> None:
+    """Raise InvalidInput where a budget for bits cannot be allotted: gradients of a layer's
+    projections go from layer to layer by the hidden state alone."""
+    architecture, what = find(config.architecture), ""
+    if architecture.layout(config):
+        what = "experts"
+    elif architecture.carried(config) or architecture.per_layer(config):
+        what = "layers that share keys and values, or have inputs of their own"
+    if what:
+        raise InvalidInput(
+            f"quant {recipe.quant} chooses for models whose layers are seven matrices; "
+            f"{config.architecture} models have {what}: take a scheme by its name, such as int8"
+        )
 
 
 def _prefill(recipe: Recipe) -> int:

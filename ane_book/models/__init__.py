@@ -14,6 +14,7 @@ Start with llama.py; the other decoders' files say how they differ from it.
       encoder.py        the layers of encoders (torch)
       sentence.py       what encoders of texts share: pooling, and what follows it
       delta.py          gated DeltaNets, which keep a memory in place of a cache (torch)
+      borrowing.py      layers that share keys and values, or have an input of their own (torch)
       convolved.py      short convolutions along the tokens (torch)
       compressed.py     ZAYA1's convolutional attention and its router (torch)
       experts/          mixtures of experts: tensor layout, and layers (torch)
@@ -33,6 +34,7 @@ from ane_book.models.bert import Bert, BertReranker
 from ane_book.models.embeddinggemma import EmbeddingGemma
 from ane_book.models.exaone4 import Exaone4
 from ane_book.models.gemma3 import Gemma3
+from ane_book.models.gemma4 import Gemma4, Gemma4WithVision
 from ane_book.models.glm4 import Glm4
 from ane_book.models.granite import Granite
 from ane_book.models.hunyuan import HunYuan
@@ -71,6 +73,8 @@ _all: tuple[Architecture, ...] = (
     EmbeddingGemma(),
     Exaone4(),
     Gemma3(),
+    Gemma4(),
+    Gemma4WithVision(),
     Glm4(),
     Granite(),
     HunYuan(),

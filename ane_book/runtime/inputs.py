@@ -1,4 +1,5 @@
-"""The inputs that the host gives to a decoder's layers: hidden state, masks, rotary tables.
+"""The inputs that the host gives to a decoder's layers: hidden state, masks, rotary tables, and
+what each layer gets of its own.
 
 Each function of a bundle has its input arrays made once: rotary tables are views into one table for
 the whole context, and a mask changes only where the position moved.
@@ -11,8 +12,8 @@ from functools import cached_property
 from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import FunctionSpec
-from ane_book.host import MASKED, causal_mask
-from ane_book.layout import Layout
+from ane_book.host import MASKED, causal_mask, per_layer_columns
+from ane_book.layout import PER_LAYER, Layout
 from ane_book.runtime.shards import has_memory
 import numpy as np
 
@@ -57,6 +58,7 @@ class _Call:
         }
         self._position, self._layout = np.zeros(1, np.int32), manifest.layout
         self._real = np.zeros((1, 1, 1, tokens), dtype)
+        self._layers = manifest.shards[-1].span.stop
 
     def hidden(self, columns: np.ndarray) -> np.ndarray:
         """The hidden state (1, C, 1, T) of columns (C, n), n <= T.
@@ -67,6 +69,12 @@ class _Call:
         n = columns.shape[1]
         self._hidden[0, :, 0, :n], self._hidden[..., n:] = columns, 0
         return self._hidden
+
+    def per_layer(self, rows: np.ndarray) -> np.ndarray:
+        """What all layers get of their own (L, P, 1, T), of n tokens' rows (n, L * P), n <= T."""
+        columns = per_layer_columns(rows, self._layers)  # (L, P, 1, n)
+        padding = [(0, 0)] * 3 + [(0, self.tokens - len(rows))]
+        return np.pad(columns.astype(self._hidden.dtype), padding)
 
     def real(self, n: int) -> np.ndarray:
         """1 for the n tokens of a call and 0 for its padding, (1, 1, 1, T)."""
@@ -105,6 +113,8 @@ class HostInputs:
         """All inputs of a function for tokens (n,) that go to slots `position` and after."""
         call = self._calls[function]
         inputs = {"hidden": call.hidden(self.columns(ids)), **self.around(function, position)}
+        if self._bundle.per_layer is not None:
+            inputs[PER_LAYER] = call.per_layer(self._bundle.per_layer[ids])
         return inputs | ({"real": call.real(len(ids))} if self._has_memory else {})
 
     def columns(self, ids: np.ndarray) -> np.ndarray:

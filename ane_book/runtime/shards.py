@@ -18,7 +18,7 @@ from ane_book.bundle.contract import slot_shapes
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import FunctionSpec, Part
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
-from ane_book.layout import MEMORY
+from ane_book.layout import MEMORY, PER_LAYER
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import Backend, LoadedFunction
 from ane_book.runtime.experts import Calls, ExpertPrograms
@@ -127,6 +127,7 @@ class ShardRunner:
         self._adapter = {name: np.zeros(shape, dtype) for name, shape in slots.items()}
         self._layout, self._dtype = manifest.layout, dtype
         self._package, self._calls = part.package, calls
+        self._span = slice(*part.layers) if part.layers else slice(0)
         first = next(iter(part.functions.values()))
         self._memory = (first.states | first.inputs).get(MEMORY)  # its type, or None
         self.clear()
@@ -156,6 +157,8 @@ class ShardRunner:
             self._cache = self._moved(function, at)
         _, state, kept = self._cache
         inputs = {name: values[name] for name in self._given[function]}
+        if PER_LAYER in inputs:  # (L, P, 1, T), of all layers
+            inputs[PER_LAYER] = inputs[PER_LAYER][self._span]
         inputs |= {name: self._before(name, shape, at) for name, shape in shapes.items()}
         inputs |= self._adapter
         declared = self._declared[function]

@@ -12,7 +12,7 @@ numpy does not have. Weights that are quantised are read by the rules of
 `ane_book.weights.quantised`. Reference: https://huggingface.co/docs/safetensors.
 """
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from copy import deepcopy
 from pathlib import Path
 
@@ -104,6 +104,15 @@ class SafetensorsSource(WeightSource):
         if name in self._rules:
             return self._rules[name].make().numpy()
         return np.array(self._get(name).float().numpy())
+
+    def rows(self, name: str, count: int) -> Iterator[np.ndarray]:
+        if name in self._rules or name in self._in_pieces:
+            yield from super().rows(name, count)
+            return
+        self.shape(name)  # raises
+        whole = self._get(name)  # mapped: rows are read when their turn comes
+        for at in range(0, len(whole), count):
+            yield np.array(whole[at : at + count].float().numpy())
 
     def config(self) -> dict:
         return deepcopy(self._config)

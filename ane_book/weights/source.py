@@ -1,7 +1,7 @@
 """`WeightSource`, the interface of every weight format, and the reading and checking of files."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 import hashlib
 import json
@@ -103,6 +103,11 @@ class WeightSource(ABC):
             return self._read(name)
         items = (np.concatenate([*map(self._read, names)]) for names in self._in_pieces[name])
         return np.stack([*items])
+
+    def rows(self, name: str, count: int) -> Iterator[np.ndarray]:
+        """Yield a matrix in order, `count` rows at a time; each as `tensor` would return it."""
+        whole = self.tensor(name)
+        yield from (whole[at : at + count] for at in range(0, len(whole), count))
 
     @abstractmethod
     def _read(self, name: str) -> np.ndarray:

@@ -23,9 +23,9 @@ from ane_book.conversion import _open
 from ane_book.conversion.recipe import make_recipe
 from ane_book.conversion.write.decoder import lower_blocks
 from ane_book.errors import AneBookError, InvalidInput, InvalidWeights, UnsupportedModel
-from ane_book.host import causal_mask
+from ane_book.host import causal_mask, per_layer_columns
 from ane_book.models import find, read_config
-from ane_book.models.base.architecture import CACHE, MEMORY
+from ane_book.models.base.architecture import MEMORY, PER_LAYER
 from ane_book.models.base.decoder import Decoder, Head, Winner
 from ane_book.models.base.layers import rms_normalize
 from ane_book.options import Recipe
@@ -62,15 +62,27 @@ def decoder_of(model) -> Decoder:
     return Decoder.from_weights(config, weights.__getitem__)
 
 
+def per_layer_rows(model, config) -> np.ndarray:
+    """What every token gives to all layers, (V, L * P)."""
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    architecture = find(config.architecture)
+    outer = architecture.outer(config)
+    table, embedding = (weights[outer[n].name] for n in ("per_layer.table", "embedding"))
+    read, halves = weights.__getitem__, iter(np.array_split(table, 2))
+    rows = architecture.per_layer_rows(config, read, embedding.astype(np.float16), halves)
+    return np.concatenate([*rows])
+
+
 def logits(
     decoder: Decoder, model, ids: list[int], chunks: list[int], context: int
 ) -> torch.Tensor:
     """Logits (n, V) of `ids`, run in calls of the given lengths over one cache and its tails."""
     config, dtype = decoder.config, decoder.head.norm.weight.dtype
-    host = find(config.architecture).host(config)
-    shapes = dict.fromkeys(CACHE, (config.num_kv_heads, context, config.head_dim))
+    architecture = find(config.architecture)
+    host, caches = architecture.host(config), architecture.caches(config).items()
+    shapes = {name: (K, context, D) for name, (K, D) in caches}
     shapes |= {name: (rows, 1, W + context) for name, (rows, W) in decoder.tails.items()}
-    shapes[MEMORY] = find(config.architecture).memory(config)
+    shapes[MEMORY] = architecture.memory(config)
     kept = {name: torch.zeros(len(own), *shapes[name]) for name, own in decoder.holders.items()}
     widths, found, at = {name: W for name, (_, W) in decoder.tails.items()}, [], 0
     for tokens in chunks:
@@ -78,8 +90,11 @@ def logits(
         tables = host.tables(np.arange(at, at + tokens), context)
         for name, window in host.masks.items():
             mask = causal_mask(at, tokens, context, window)
-            tables[name] = np.tile(mask, (1, 1, config.group, 1))
+            tables[name] = np.tile(mask, (1, 1, architecture.group(config, name), 1))
         tables["real"] = np.ones((1, 1, 1, tokens))
+        if decoder.per_layer:
+            own = per_layer_rows(model, config)[ids[at : at + tokens]]
+            tables[PER_LAYER] = per_layer_columns(own, config.num_layers)
         given = [torch.from_numpy(tables[name]) for name in decoder.inputs]
         before = [
             whole[..., at : at + widths[name]] if name in widths else whole

@@ -23,7 +23,7 @@ def message(fields: dict) -> str:
         ("gemma2", ["is gemma3_text: it refuses attn_logit_softcapping = 50.0, final_logit_soft"]),
         ("arcee", ["is llama: it refuses hidden_act = 'relu2'"]),
         ("mixtral", ["is qwen3_moe: it needs moe_intermediate_size"]),
-        ("gemma4_text", ["hidden_size_per_layer_input = 256", "{'rope_type': 'proportional'}"]),
+        ("gemma3n_text", ["is gemma4: it does not read activation_sparsity_pattern", "altup_num"]),
         ("olmo", ["is llama: it needs rms_norm_eps"]),
         ("helium", ["is llama: no field differs", "what differs in code alone no field says"]),
         ("gpt2", ["no family is near: config.json has no hidden_size, intermediate_size, num_att"]),

@@ -6,11 +6,13 @@ Every shape still fits in these variants, so nothing but the logits can tell.
 from dataclasses import replace
 
 from _tiny import prompt, tiny_model
-from ane_book.models import find, glm4, olmo3, read_config
+from ane_book.models import find, gemma4, glm4, olmo3, read_config
+from ane_book.models.base import borrowing
 from ane_book.models.base.alternating import UNROTATED
 from ane_book.models.base.architecture import FULL
 from ane_book.models.base.decoder import Decoder
 from ane_book.models.base.layers import DecoderBlock
+import numpy as np
 import pytest
 from test_models import logits
 import torch
@@ -86,7 +88,60 @@ def plain_rotation(monkeypatch, config):
     return config.model_copy(update={"rope_scaling": None})
 
 
+def one_more(monkeypatch, config):
+    """The window is one token longer."""
+    return config.model_copy(update={"sliding_window": config.sliding_window + 1})
+
+
+def lent_by_the_first(monkeypatch, config):
+    """Layers borrow from the first layer of their kind."""
+    plain = gemma4.Gemma4.kinds
+
+    def kinds(self, config):
+        own = [kind.removesuffix(gemma4.LENDING) for kind in plain(self, config)]
+        lending = {own.index(kind) for kind in config.layer_types}
+        return [kind + gemma4.LENDING if i in lending else kind for i, kind in enumerate(own)]
+
+    monkeypatch.setattr(gemma4.Gemma4, "kinds", kinds)
+    return config
+
+
+def own_inputs_unscaled(monkeypatch, config):
+    """The table of the layers' own inputs is not multiplied by sqrt(P). (That of all, 1 / sqrt(2),
+    is undone by the norm behind them.)"""
+    plain, P = gemma4.Gemma4.per_layer_rows, config.per_layer_size
+
+    def rows(self, config, read, embedding, table):
+        return plain(self, config, read, embedding, (own / np.float32(P**0.5) for own in table))
+
+    monkeypatch.setattr(gemma4.Gemma4, "per_layer_rows", rows)
+    return config
+
+
+def values_unnormed(monkeypatch, config):
+    """Values are not normed."""
+    monkeypatch.setattr(borrowing.Lending, "prepare_values", lambda self, v, axis=3: v)
+    return config
+
+
+def all_pairs(monkeypatch, config):
+    """All rotary pairs of full layers turn."""
+    scaling = config.rope_scaling | {"partial_rotary_factor": 1.0}
+    return config.model_copy(update={"rope_scaling": scaling})
+
+
+def unbound(monkeypatch, config):
+    """Logits are as large as they come."""
+    return config.model_copy(update={"softcap": None})
+
+
 VARIANTS = [
+    ("gemma4_text", one_more),
+    ("gemma4_text", lent_by_the_first),
+    ("gemma4_text", own_inputs_unscaled),
+    ("gemma4_text", values_unnormed),
+    ("gemma4_text", all_pairs),
+    ("gemma4_text", unbound),
     ("smollm3", rotated),
     ("olmo3", unwindowed),
     ("olmo3", stretched),

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 #: Rows in another order, layers that are no attention, and such with experts.
-OTHERS = {"glm4", "lfm2", "lfm2_moe", "qwen3_5_text", "qwen3_moe"}
+OTHERS = {"gemma4_text", "glm4", "lfm2", "lfm2_moe", "qwen3_5_text", "qwen3_moe"}
 R = 6
 IDS = prompt(21)
 

@@ -99,12 +99,22 @@ class Plan:
         return sum(2 * prod(tensor.shape) for tensor in tables)
 
     @property
+    def per_layer_bytes(self) -> int:
+        """Bytes of the table of layers' own inputs, fp16, of which the host takes rows; 0 without
+        one."""
+        table = find(self.config.architecture).outer(self.config).get("per_layer.table")
+        return 2 * prod(table.shape) if table else 0
+
+    @property
     def cache_bytes(self) -> int:
-        """Bytes of the keys and values of the whole context, fp16."""
-        config = self.config
-        row = config.num_kv_heads * config.head_dim
-        layers = len(find(config.architecture).holders(config).get("keys", ()))
-        return 2 * 2 * layers * self.recipe.context * row
+        """Bytes of the keys and values of the whole context, fp16, with the copies that packages
+        have of other packages' caches."""
+        architecture, row = find(self.config.architecture), 0
+        sizes = architecture.caches(self.config)
+        for layers in dict.fromkeys(program.layers for program in self.shards):
+            holders = architecture.holders(self.config, layers)
+            row += sum(len(holders.get(name, ())) * K * D for name, (K, D) in sizes.items())
+        return 2 * self.recipe.context * row
 
     def tail_bytes(self, tokens: int = 0) -> int:
         """Bytes of tails, fp16 (`ane_book.bundle.manifest`): the W columns that a call takes, and

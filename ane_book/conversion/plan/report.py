@@ -36,6 +36,8 @@ def facts(plan: "Plan") -> Iterator[Line]:
     yield from listed("head", _heads(plan))
     yield from (("head", f"of pooled columns: {_size(own.bytes)}") for own in plan.pooled)
     yield "embedding", f"{_size(plan.embedding_bytes)}, fp16, kept by the host"
+    if plan.per_layer_bytes:
+        yield "own inputs", f"{_size(plan.per_layer_bytes)}, fp16, a row a token read by the host"
     if plan.head:
         yield "cache", f"{_size(plan.cache_bytes)}, for a context of {recipe.context}"
         if plan.tail_bytes():

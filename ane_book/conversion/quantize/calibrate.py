@@ -73,7 +73,7 @@ class Calibration(GoldenPass):
             layer_inputs.append(hidden[:GRADED])
             block, kind = self._block(layer)
             with torch.no_grad(), _watched(block) as sums:
-                hidden = [self._after(block, x, kind) for x in hidden]
+                hidden = [self._after(block, x, kind, layer) for x in hidden]
             torch.save(sums, self._file(layer))
             yield f"calibrating layer {layer + 1} of {len(layers)}"
         gradients = self._head(hidden)
@@ -83,14 +83,14 @@ class Calibration(GoldenPass):
             forwards = torch.load(self._file(layer))
             with _watched(block) as sums:
                 gradients = [
-                    _back(lambda x: self._after(block, x, kind), *pair)  # noqa: B023 - called here
+                    _back(lambda x: self._after(block, x, kind, layer), *pair)  # noqa: B023 - now
                     for pair in zip(layer_inputs.pop(), gradients, strict=True)
                 ]
             torch.save(forwards | {"outputs": sums["outputs"]}, self._file(layer))
             yield f"sensitivity of layer {layer + 1} of {len(layers)}"
 
-    def _after(self, block: nn.Module, hidden: Tensor, kind: str) -> Tensor:
-        return self._step(block, {"hidden": hidden}, kind)["hidden"]
+    def _after(self, block: nn.Module, hidden: Tensor, kind: str, layer: int) -> Tensor:
+        return self._step(block, {"hidden": hidden}, kind, layer)["hidden"]
 
     def _block(self, layer: int) -> tuple[nn.Module, str]:
         """A layer with its weights, and its kind."""

@@ -23,7 +23,8 @@ PART = "evidence.json.*.part"  # the same, of evidence.json
 OURS = (
     "journal.json", "tokenizer.json", "tokenizer.bin", "schemes.json", "manifest.json",
     "evidence.json",
-    "embedding.npy", "positions.npy", "golden.npz", "hidden_*.npz", "experts_*.npz",
+    "embedding.npy", "per_layer.npy", "positions.npy", "golden.npz", "hidden_*.npz",
+    "experts_*.npz",
     "calibration_*.pt", "layers_*.mlpackage", "layer_*.mlpackage", "trunk_*.mlpackage",
     "head.mlpackage", "head_*.mlpackage",
 )  # fmt: skip

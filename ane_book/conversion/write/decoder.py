@@ -25,8 +25,8 @@ from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Sto
 from ane_book.conversion.write.states import write_states
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.architecture import CACHE, MEMORY
-from ane_book.models.base.decoder import Winner
+from ane_book.models.base.architecture import MEMORY, PER_LAYER, SHARED
+from ane_book.models.base.decoder import Softcap, Winner
 from ane_book.models.base.lora import slot_shapes
 from ane_book.options import Recipe
 import numpy as np
@@ -42,6 +42,9 @@ __all__ = [
     "write_head",
     "write_shard",
 ]
+
+STATES = 2  # the most of a package: more are reported to fail (claim `state-count`)
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -64,19 +67,23 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
     for name, (T, tier) in recipe.tiered.items():
         pieces[name] = lowered = Pieces(form=recipe.form)
         shapes = _kept(config, tier)
-        often = _repeated(config, recipe, T)
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
-        handed = {n: torch.zeros(1, R, 1, T) for n, R in architecture.carried(config).items()}
+        own = {PER_LAYER: torch.zeros(1, P, 1, T)} if (P := architecture.per_layer(config)) else {}
+        carried = {n: torch.zeros(1, R, 1, T) for n, R in architecture.carried(config).items()}
         if (first := architecture.first(config)) is not None:
             lowered.ends["first"] = lower(first, hidden, ["hidden_out"])
         for kind in dict.fromkeys(kinds):
             feeds, kept = architecture.host_inputs(kind), architecture.kept(config, kind)
+            often = {name: _repeated(config, recipe, name, T) for name in feeds}
             inputs = hidden | {
-                **{n: torch.zeros(_host_shape(config, tier, n, T, often)) for n in feeds},
+                **{n: torch.zeros(_host_shape(config, tier, n, T, often[n])) for n in feeds},
+                **own,
                 **{n: torch.zeros((1, *shapes[n])) for n in kept},
-                **(handed if kind != kinds[0] else {}),
+                **{n: torch.zeros((1, *shapes[n])) for n in architecture.borrowed(config, kind)},
+                **{n: carried[n] for n in architecture.takes(config, kind)},
             }
-            outputs = ["hidden_out", *(f"new_{n}" for n in kept), *(f"{n}_out" for n in handed)]
+            given = [n for n in architecture.gives(config, kind) if not _is_new(recipe, n)]
+            outputs = ["hidden_out", *(f"new_{n}" for n in kept), *(f"{n}_out" for n in given)]
             slots = {n: torch.zeros((1, *shape)) for n, shape in _slots(config, recipe).items()}
             lowered.add(config, kind, inputs, outputs, config.rms_norm_eps, slots)
     if recipe.silu == "native":
@@ -87,10 +94,16 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
     return changed
 
 
-def _repeated(config: DecoderConfig, recipe: Recipe, T: int) -> int:
+def _repeated(config: DecoderConfig, recipe: Recipe, mask: str, T: int) -> int:
     """How often a layer's mask has each token's row: by rows once for every head of a group, unless
     one row serves all heads, when T = 1."""
-    return config.group if recipe.form == "rows" and T > 1 else 1
+    several = recipe.form == "rows" and T > 1
+    return find(config.architecture).group(config, mask) if several else 1
+
+
+def _is_new(recipe: Recipe, name: str) -> bool:
+    """Whether a carried value is a cache's new rows as they are, of which a block returns one."""
+    return recipe.form == "apple" and name.startswith(SHARED)
 
 
 def _host_shape(
@@ -99,9 +112,10 @@ def _host_shape(
     """The shape of what the host computes for a call, with each row of a mask so often."""
     if name == "real":
         return 1, 1, 1, T
-    if name in find(config.architecture).host(config).masks:
+    host = find(config.architecture).host(config)
+    if name in host.masks:
         return recipe.layout.input(often * T, recipe.context + T)
-    return recipe.layout.input(T, config.head_dim)
+    return recipe.layout.input(T, host.rotary[name.rpartition("_")[0]].head_dim)
 
 
 def _kept(
@@ -109,11 +123,11 @@ def _kept(
 ) -> dict[str, tuple[int, ...]]:
     """Shapes of what layers keep from call to call: cache (by rows (K, S, D)), tails (channels, 1,
     W), memory (H, Dv, Dk). T: of what a call of so many tokens returns for each."""
-    K, S, D = config.num_kv_heads, T or recipe.context, config.head_dim
-    cache = recipe.layout.cache(1, K, S, D)[1:]
-    architecture = find(config.architecture)
+    architecture, S = find(config.architecture), T or recipe.context
+    sizes = architecture.caches(config).items()
+    caches = {name: recipe.layout.cache(1, K, S, D)[1:] for name, (K, D) in sizes}
     tails = {n: (rows, 1, T or W) for n, (rows, W) in architecture.tails(config).items()}
-    return dict.fromkeys(CACHE, cache) | tails | {MEMORY: architecture.memory(config) or ()}
+    return caches | tails | {MEMORY: architecture.memory(config) or ()}
 
 
 def _stores(config: DecoderConfig, recipe: Recipe, layers: range) -> dict[str, list]:
@@ -121,9 +135,13 @@ def _stores(config: DecoderConfig, recipe: Recipe, layers: range) -> dict[str, l
     the block's name of each part, in order."""
     holders = find(config.architecture).holders(config, layers)
     stores = {name: [(layer, name) for layer in own] for name, own in holders.items()}
-    if recipe.kv == "state" and MEMORY in stores and "keys" in stores:
-        return {"cache": stores.pop("keys") + stores.pop("values")} | stores
-    return stores
+    if sum(_is_state(config, recipe, name) for name in stores) <= STATES:
+        return stores
+    joined = {
+        name.replace("keys", "cache"): stores.pop(name) + stores.pop(name.replace("keys", "values"))
+        for name in [own for own in stores if own.startswith("keys")]
+    }
+    return joined | stores
 
 
 def _slots(config: DecoderConfig, recipe: Recipe) -> dict[str, tuple[int, ...]]:
@@ -177,8 +195,15 @@ def _stamp_layers(
         feeds |= frame.kept[layer]
         piece, names = pieces[kinds[layer]], leaving if layer == layers[-1] else {}
         results = function.stamp(piece, f"layer{layer}", feeds, stored[i], names)
-        new.append(dict(zip(piece.outputs, results, strict=True)))
-        given |= {name: new[-1][f"{name}_out"] for name in ("hidden", *carried)}
+        made = dict(zip(piece.outputs, results, strict=True))
+        for name in architecture.gives(config, kinds[layer]):
+            made.setdefault(f"{name}_out", made.get(f"new_{name.removeprefix(SHARED)}", ""))
+        new.append(made)
+        given |= {n: new[-1][f"{n}_out"] for n in ("hidden", *carried) if f"{n}_out" in new[-1]}
+    T = pieces[kinds[layers[-1]]].inputs["hidden"][3]
+    for name, own in handed(config, layers.stop).items():
+        if given[name] != own:  # of an earlier layer than the last, or of a package before
+            function.op("identity", own, "fp16", [(1, carried[name], 1, T)], x=given[name])
     return new
 
 
@@ -188,10 +213,8 @@ def handed(config: DecoderConfig, layer: int, name: str = "{}") -> dict[str, str
     For example `router` -> `router_7`; {} at the model's two ends. name: how the block's names are
     written, such as "{}_out".
     """
-    if layer in (0, config.num_layers):
-        return {}
-    carried = find(config.architecture).carried(config)
-    return {name.format(value): f"{value}_{layer}" for value in carried}
+    values = find(config.architecture).handed(config, layer)
+    return {name.format(value): f"{value}_{layer}" for value in values}
 
 
 def open_frame(
@@ -212,7 +235,7 @@ def open_frame(
     masks = _add_feeds(function, config, recipe, layers, T)
     for own, name in handed(config, layers.start).items():
         frame.values[own] = function.input(name, "fp16", (1, carried[own], 1, T))
-    states = [name for name in stores if _is_state(recipe, name)]
+    states = [name for name in stores if _is_state(config, recipe, name)]
     if {*states} - {MEMORY}:
         function.input("position", "int32", (1,))
     of_layer = _kept(config, recipe)
@@ -222,10 +245,10 @@ def open_frame(
             function.state(name, shape)
         else:
             function.input(name, "fp16", shape)
-    if (often := _repeated(config, recipe, T)) > 1:
-        reps = np.array([1, 1, often, 1], np.int32)
-        rows = (1, 1, often * T, recipe.context + T)
-        for mask in masks:
+    for mask in masks:
+        if (often := _repeated(config, recipe, mask, T)) > 1:
+            reps = np.array([1, 1, often, 1], np.int32)
+            rows = (1, 1, often * T, recipe.context + T)
             tiled = function.op("tile", f"{mask}_rows", "fp16", [rows], x=mask, reps=reps)
             frame.values[mask] = tiled[0]
     for name, (n, *one) in shapes.items():
@@ -236,12 +259,30 @@ def open_frame(
         parts = _apart(function, whole, name, n, one)
         for (layer, own), part in zip(stores[name], parts, strict=True):
             frame.kept[layer][own] = part
-    for name, shape in _slots(config, recipe).items():
+    _lend(config, layers, frame)
+    for name, shape in (_own(config, T) | _slots(config, recipe)).items():
         whole = function.input(name, "fp16", (len(layers), *shape))
         parts = _apart(function, whole, name, len(layers), shape)
         for layer, part in zip(layers, parts, strict=True):
             frame.kept[layer][name] = part
     return frame
+
+
+def _own(config: DecoderConfig, T: int) -> dict[str, tuple[int, ...]]:
+    """The shape of what the host gives to each layer of its own; {} for most models."""
+    P = find(config.architecture).per_layer(config)
+    return {PER_LAYER: (P, 1, T)} if P else {}
+
+
+def _lend(config: DecoderConfig, layers: range, frame: Frame) -> None:
+    """Give layers that borrow caches those of the last layer before them that keeps them."""
+    architecture, last = find(config.architecture), dict[str, str]()
+    for layer in layers:
+        borrowed = architecture.borrowed(config, architecture.kinds(config)[layer])
+        frame.kept[layer] = {name: last[name] for name in borrowed if name in last} | (
+            frame.kept[layer]
+        )
+        last |= frame.kept[layer]
 
 
 def _apart(
@@ -254,9 +295,9 @@ def _apart(
     )  # fmt: skip
 
 
-def _is_state(recipe: Recipe, name: str) -> bool:
+def _is_state(config: DecoderConfig, recipe: Recipe, name: str) -> bool:
     """Whether a store of this name is a Core ML state: not a tail, and nothing that hosts keep."""
-    return recipe.kv == "state" and name in (*CACHE, "cache", MEMORY)
+    return recipe.kv == "state" and name not in find(config.architecture).tails(config)
 
 
 def _add_feeds(
@@ -292,18 +333,42 @@ def close_frame(
         shape = (len(held), *shapes[held[0][1]])
         (rows[name],) = function.op(
             "concat", f"new_{name}", "fp16", [shape],
-            values=[made[layer][f"new_{own}"] for layer, own in held],
+            values=[
+                made[layer].get(f"new_{own}") or _copied(function, recipe, frame, own, shape)
+                for layer, own in held
+            ],
             axis=np.int32(0), interleave=np.bool_(False),
         )  # fmt: skip
         if name in frame.cache and name != MEMORY:
             caches[name] = shape
     if caches:
         states = {name: frame.cache[name] for name in caches}
-        write_states(function, recipe, states, rows, next(iter(caches.values())))
+        write_states(function, recipe, states, rows, caches)
     if MEMORY in frame.cache:
         function.op("write_state", f"{MEMORY}_write", input=MEMORY, data=rows[MEMORY])
     given = [own for name, own in rows.items() if name not in frame.cache]
     function.finish([*results, *given, *handed(config, layers.stop).values()])
+
+
+def _copied(
+    function: FunctionWriter, recipe: Recipe, frame: Frame, name: str, shape: tuple[int, ...]
+) -> str:
+    """The new rows of a cache that layers of another package keep, as this one's copy has them.
+
+    shape: of new rows in all layers here.
+    """
+    shared = frame.values[f"{SHARED}{name}"]  # (1, K * D, 1, T)
+    if recipe.form == "apple":
+        return shared
+    _, K, T, D = shape
+    (columns,) = function.op(
+        "reshape", f"{shared}_heads", "fp16", [(1, K, D, T)],
+        x=shared, shape=np.array([1, K, D, T], np.int32),
+    )  # fmt: skip
+    return function.op(
+        "transpose", f"{shared}_rows", "fp16", [(1, K, T, D)],
+        x=columns, perm=np.array([0, 1, 3, 2], np.int32),
+    )[0]  # fmt: skip
 
 
 def write_head(
@@ -328,11 +393,31 @@ def write_head(
         weight = {"weight": stored["norm.weight"]}
         (normed,) = function.stamp(piece, "norm", hidden, weight, {"normed": "normed"})
         for i, part in enumerate(names):
-            _add_convolution(function, part, normed, stored[f"parts.{i}.weight"], T)
+            _add_logits(function, config, recipe, part, normed, stored[f"parts.{i}.weight"], T)
         rows = tuple(splits.values())
         function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
     what = "Final norm and vocabulary projection, made by ane-book"
     package.finish(recipe.default_function, what)
+
+
+def _add_logits(
+    function: FunctionWriter,
+    config: DecoderConfig,
+    recipe: Recipe,
+    out: str,
+    hidden: str,
+    weight: StoredWeight,
+    T: int,
+) -> None:
+    """Add the logits `out` of a part of the vocabulary; their bound changes no winner."""
+    cap = find(config.architecture).softcap(config)
+    if cap is None or recipe.argmax_output:
+        _add_convolution(function, out, hidden, weight, T)
+        return
+    _add_convolution(function, f"{out}_free", hidden, weight, T)
+    shape = (1, weight.shape[0], 1, T)
+    piece = lower(Softcap(cap), {"logits": torch.zeros(shape)}, ["capped"])
+    function.stamp(piece, out, {"logits": f"{out}_free"}, {}, {"capped": out})
 
 
 def _add_convolution(

@@ -19,11 +19,12 @@ def write_states(
     recipe: Recipe,
     cache: dict[str, str],
     rows: dict[str, str],
-    new: tuple[int, ...],
+    shapes: dict[str, tuple[int, ...]],
 ) -> None:
-    """Write new rows, of this shape, to the states at `position`; `cache` is the states as read."""
+    """Write new rows, of these shapes, to the states at `position`; `cache` is the states as read.
+    All dictionaries are by the states' names."""
     write = _by_select if recipe.state_write == "select" else _by_update
-    for name, whole in write(function, recipe.layout, cache, rows, new, recipe.context):
+    for name, whole in write(function, recipe.layout, cache, rows, shapes, recipe.context):
         function.op("write_state", f"{name}_write", input=name, data=whole)
 
 
@@ -32,7 +33,7 @@ def _by_update(
     layout: Layout,
     cache: dict[str, str],
     rows: dict[str, str],
-    new: tuple[int, ...],
+    shapes: dict[str, tuple[int, ...]],
     S: int,
 ) -> Iterator[tuple[str, str]]:
     """Yield each state's name and its next value: the rows cut in at `position`."""
@@ -43,11 +44,16 @@ def _by_update(
         "concat", "begin", "int32", [(4,)],
         values=values, axis=np.int32(0), interleave=np.bool_(False),
     )  # fmt: skip
-    (end,) = function.op("add", "end", "int32", [(4,)], x=begin, y=np.array(new, np.int32))
+    ends: dict[tuple[int, ...], str] = {}  # by the shape of new rows
     for name, now in cache.items():
+        new = shapes[name]
+        if new not in ends:
+            end = f"end_{len(ends)}" if ends else "end"
+            ends |= {new: end}
+            function.op("add", end, "int32", [(4,)], x=begin, y=np.array(new, np.int32))
         (updated,) = function.op(
             "slice_update", f"{name}_next", "fp16", [layout.sized(new, S)],
-            x=now, update=rows[name], begin=begin, end=end,
+            x=now, update=rows[name], begin=begin, end=ends[new],
         )  # fmt: skip
         yield name, updated
 
@@ -57,7 +63,7 @@ def _by_select(
     layout: Layout,
     cache: dict[str, str],
     rows: dict[str, str],
-    new: tuple[int, ...],
+    shapes: dict[str, tuple[int, ...]],
     S: int,
 ) -> Iterator[tuple[str, str]]:
     """Yield each state's name and its next value: a `select` of new and old rows.
@@ -66,14 +72,14 @@ def _by_select(
     exact as long as all T rows are finite: 0 times infinity is NaN. A gather would bear that, but
     one by computed indices leaves the engine (law gather-computed).
     """
-    T, shape, line = new[layout.tokens], layout.sized(new, S), layout.sized((1,) * 4, S)
+    T, line = next(iter(shapes.values()))[layout.tokens], layout.sized((1,) * 4, S)
     slots, places = np.arange(S, dtype=np.int32).reshape(line), ""
     if T == 1:
         (is_new,) = function.op("equal", "is_new", "bool", [line], x=slots, y="position")
     else:
         places, is_new = _places(function, layout, slots, T)
     for name, now in cache.items():
-        placed = rows[name]
+        placed, shape = rows[name], layout.sized(shapes[name], S)
         if places:
             x, y = (places, placed) if layout.tokens == 2 else (placed, places)
             (placed,) = function.op(

@@ -13,6 +13,7 @@ from ane_book.bundle.parts import Part
 from ane_book.conversion.rebuild import Rebuild
 from ane_book.evidence.parity.stage import padded
 from ane_book.evidence.parity.walk import encoder_feeds
+from ane_book.layout import PER_LAYER
 from ane_book.runtime.inputs import HostInputs
 from ane_book.runtime.shards import slot_shapes
 from mlprogram import MLProgram
@@ -83,6 +84,8 @@ def known_inputs(
     else:
         feeds = HostInputs(bundle, np.dtype(np.float32)).of(function, golden["tokens"][:T], 0)
     feeds["hidden"] = padded(hidden[:, :T], T)
+    if PER_LAYER in feeds and part.layers:  # of all layers
+        feeds[PER_LAYER] = feeds[PER_LAYER][slice(*part.layers)]
     if bundle.manifest.experts and part.layers and part.layers[0]:
         feeds["y"] = padded(golden["y"][part.layers[0] - 1][:, :T], T)
     caches = [name for name in program.inputs if f"new_{name}" in program.outputs]

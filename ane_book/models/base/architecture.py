@@ -7,13 +7,13 @@ the blocks is data, so nothing here imports torch until a block is built.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.layout import MEMORY
+from ane_book.layout import MEMORY, PER_LAYER
 from ane_book.models.base.config import ModelConfig
 import numpy as np
 
@@ -26,6 +26,8 @@ __all__ = [
     "FULL",
     "GGUF",
     "MEMORY",
+    "PER_LAYER",
+    "SHARED",
     "Architecture",
     "Parameters",
     "Shape",
@@ -38,6 +40,7 @@ Task = Literal["text-generation", "embedding", "reranking", "token-classificatio
 
 FULL = "full"  # the kind of block of most models: attention to all tokens before
 CACHE = ("keys", "values")  # what such a block keeps from call to call
+SHARED = "shared_"  # before a cache's name: its new rows, which layers without their own take
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,29 @@ class Architecture(ABC):
         arguments after the hidden state."""
         return "rope_cos", "rope_sin", "mask"
 
+    def group(self, config, mask: str) -> int:
+        """G of the layers that take a mask of this name."""
+        return config.group
+
+    def per_layer(self, config) -> int:
+        """P, the channels of the input `PER_LAYER` (1, P, 1, T) that every layer has of its own;
+        0 for most models. What it holds depends on the token alone: see `per_layer_rows`."""
+        return 0
+
+    def per_layer_rows(
+        self,
+        config,
+        read: Callable[[str], np.ndarray],
+        embedding: np.ndarray,
+        table: Iterator[np.ndarray],
+    ) -> Iterator[np.ndarray]:
+        """Yield what tokens give to all layers, rows (n, L * P) float32, some tokens at a time.
+
+        read(name) gives a tensor by its `transformers` name; embedding: (V, C), fp16; table: the
+        rows of the tensor `per_layer.table`, in order.
+        """
+        return table
+
     def layout(self, config) -> "Experts | None":
         """The mixture of experts of blocks that have one, the same in all; None for a dense model.
 
@@ -218,26 +244,62 @@ class Architecture(ABC):
         tokens and no padding, which must leave it as it is. None for most models."""
         return None
 
+    def caches(self, config) -> dict[str, tuple[int, int]]:
+        """K and D of each cache by name: of keys and values, and of those of other layers where
+        their heads are others."""
+        return dict.fromkeys(CACHE, (config.num_kv_heads, config.head_dim))
+
     def kept(self, config, kind: str) -> tuple[str, ...]:
         """The names of what a block of this kind keeps from call to call, in the order of its
         arguments: the cache's keys and values, tails, and the memory."""
         return *CACHE, *self.tails(config)
 
+    def borrowed(self, config, kind: str) -> tuple[str, ...]:
+        """The caches that a block of this kind reads and does not write, in the order of its
+        arguments, behind what it keeps: those of the last layer before it that keeps them.
+
+        The new rows of that layer are carried to it: (1, K * D, 1, T), as `SHARED` and the name.
+        """
+        return ()
+
     def holders(self, config, layers: range | None = None) -> dict[str, list[int]]:
-        """The layers, of these or of all, that keep something from call to call, by its name."""
+        """The layers, of these or of all, that keep something from call to call, by its name.
+
+        Layers that borrow a cache of none of these have a copy, which the first of them keeps.
+        """
         kinds, found = self.kinds(config), dict[str, list[int]]()
-        for name in (*CACHE, *self.tails(config), MEMORY):
-            own = [i for i in layers or range(len(kinds)) if name in self.kept(config, kinds[i])]
+        for name in (*self.caches(config), *self.tails(config), MEMORY):
+            own: list[int] = []
+            for i in layers or range(len(kinds)):
+                copies = not own and name in self.borrowed(config, kinds[i])
+                own += [i] if copies or name in self.kept(config, kinds[i]) else []
             found |= {name: own} if own else {}
         return found
 
     def carried(self, config) -> dict[str, int]:
-        """The channels R of each activation (1, R, 1, T), by name, that a block passes to the next
-        one beside the hidden state; {} for most models.
-
-        Layer 0 takes none, so its block needs a kind of its own.
-        """
+        """The channels R of each activation (1, R, 1, T), by name, that blocks pass to later ones
+        beside the hidden state; {} for most models."""
         return {}
+
+    def takes(self, config, kind: str) -> tuple[str, ...]:
+        """What a block of this kind takes of `carried`, in the order of its arguments: all of it,
+        but for layer 0, whose block needs a kind of its own."""
+        return () if kind == self.kinds(config)[0] else tuple(self.carried(config))
+
+    def gives(self, config, kind: str) -> tuple[str, ...]:
+        """What a block of this kind returns of `carried`, in order."""
+        return tuple(self.carried(config))
+
+    def handed(self, config, layer: int) -> tuple[str, ...]:
+        """What the layers before this one pass to it, or to later ones, of `carried`."""
+        kinds = self.kinds(config)
+        given = {name for kind in kinds[:layer] for name in self.gives(config, kind)}
+        taken = {name for kind in kinds[layer:] for name in self.takes(config, kind)}
+        return tuple(name for name in self.carried(config) if name in given & taken)
+
+    def softcap(self, config) -> float | None:
+        """The bound of logits: they are softcap * tanh(logits / softcap); None for most models."""
+        return None
 
     def final_norm(self, config) -> "nn.Module":
         """The norm before the vocabulary projection of a text generator; its one parameter is

@@ -10,8 +10,9 @@ Letters: see `ane_book.models.base`.
 from collections.abc import Callable, Collection
 from functools import lru_cache
 
+from ane_book.layout import PER_LAYER
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.layers import projection
+from ane_book.models.base.layers import in_half, projection
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 __all__ = [
     "Decoder",
     "Head",
+    "Softcap",
     "Winner",
     "block_weights",
     "end_weights",
@@ -38,11 +40,25 @@ class Head(nn.Module):
         super().__init__()
         self.norm = find(config.architecture).final_norm(config)
         self.parts = nn.ModuleList(projection(config.hidden_size, rows) for rows in splits)
+        cap = find(config.architecture).softcap(config)
+        self.bound = nn.Identity() if cap is None else Softcap(cap)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """hidden (1, C, 1, T) -> the logits (1, V_i, 1, T) of each part."""
         hidden = self.norm(hidden)
-        return tuple(part(hidden) for part in self.parts)
+        return tuple(self.bound(part(hidden)) for part in self.parts)
+
+
+class Softcap(nn.Module):
+    """Logits between -cap and cap. A program has cap and 1 / cap in fp16, which moves a logit by
+    less than its own rounding does, and all in the same order."""
+
+    def __init__(self, cap: float):
+        super().__init__()
+        self.cap, self.inverse = in_half(cap), in_half(1 / cap)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return torch.tanh(logits * self.inverse) * self.cap
 
 
 class Winner(nn.Module):
@@ -131,7 +147,12 @@ class Decoder(nn.Module):
         self.first = architecture.first(config) or nn.Identity()
         self.layers = nn.ModuleList(architecture.block(config, kind) for kind in kinds)
         self.head = Head(config, (config.vocab_size,))
-        self.kept = [architecture.kept(config, kind) for kind in kinds]  # by each layer
+        # By each layer: what it keeps, what it borrows, what it takes and gives of `carried`.
+        self.kept = [architecture.kept(config, kind) for kind in kinds]
+        self.borrowed = [architecture.borrowed(config, kind) for kind in kinds]
+        self.takes = [architecture.takes(config, kind) for kind in kinds]
+        self.gives = [architecture.gives(config, kind) for kind in kinds]
+        self.per_layer = bool(architecture.per_layer(config))
         self.holders = architecture.holders(config)
         self.tails = architecture.tails(config)
 
@@ -148,14 +169,16 @@ class Decoder(nn.Module):
     @property
     def inputs(self) -> list[str]:
         """The names of the host's inputs in the order in which `forward` takes them."""
-        return list(dict.fromkeys(name for feeds in self.host_inputs for name in feeds))
+        names = dict.fromkeys(name for feeds in self.host_inputs for name in feeds)
+        return [*names, *([PER_LAYER] if self.per_layer else [])]
 
     def forward(self, hidden: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """Run a call of T tokens.
 
         Arguments: hidden (1,C,1,T); one tensor for each of `inputs`, in most models cos, sin and
-        mask; then one for each of `holders`, in which n layers keep it: the cache's keys and
-        values, (n,K,S,D) each, and each tail (n,channels,1,W), of which most models have none.
+        mask, in some what is each layer's own, (L,P,1,T); then one for each of `holders`, in which
+        n layers keep it: the cache's keys and values, (n,K,S,D) each, and each tail
+        (n,channels,1,W), of which most models have none.
         Returns logits (1,V,1,T), new keys and values (n,K,T,D), and the tails' new columns
         (n,channels,1,T).
         """
@@ -164,12 +187,16 @@ class Decoder(nn.Module):
         parts = zip(self.holders, rest[count:], strict=True)
         kept = {name: iter(whole.split(1)) for name, whole in parts}
         new: dict[str, list[Tensor]] = {name: [] for name in kept}
-        hidden, carried = self.first(hidden), list[Tensor]()
-        for layer, feeds, names in zip(self.layers, self.host_inputs, self.kept, strict=True):
-            own = [given[name] for name in feeds] + [next(kept[name]) for name in names]
-            hidden, *made = layer(hidden, *own, *carried)
-            for name, value in zip(names, made, strict=False):
+        hidden, last = self.first(hidden), dict[str, Tensor]()  # of each name, the last layer's
+        own = given[PER_LAYER].split(1) if self.per_layer else None
+        for i, layer in enumerate(self.layers):
+            feeds = [given[name] for name in self.host_inputs[i]] + ([own[i]] if own else [])
+            last |= {name: next(kept[name]) for name in self.kept[i]}
+            names = self.kept[i] + self.borrowed[i] + self.takes[i]
+            result = layer(hidden, *feeds, *(last[name] for name in names))
+            hidden, *made = result
+            for name, value in zip(self.kept[i], made, strict=False):
                 new[name].append(value)
-            carried = made[len(names) :]
+            last |= zip(self.gives[i], made[len(self.kept[i]) :], strict=True)
         (logits,) = self.head(hidden)
         return logits, *map(torch.cat, new.values())

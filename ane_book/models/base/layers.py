@@ -143,12 +143,15 @@ class Rotate(nn.Module):
 
 
 class NormThenRotate(Rotate):
-    """RMS norm of every head of queries and keys, then rotary embedding."""
+    """RMS norm of every head of queries and keys, then rotary embedding.
 
-    def __init__(self, config: DecoderConfig):
+    heads: how many there are, by default H + K.
+    """
+
+    def __init__(self, config: DecoderConfig, heads: int | None = None):
         super().__init__(config)
         self.eps = config.rms_norm_eps
-        heads = config.num_heads + config.num_kv_heads  # one norm for both, a weight per head
+        heads = heads or config.num_heads + config.num_kv_heads  # one norm, a weight per head
         self.weight = nn.Parameter(torch.ones(1, heads, 1, config.head_dim))
 
     def forward(self, qk: Tensor, cos: Tensor, sin: Tensor, axis: int = 3) -> Tensor:
@@ -216,9 +219,14 @@ class Attention(nn.Module):
             return self._apart(x, cos, sin, mask, keys, values)
         H, K, D, T = self.heads, self.kv_heads, self.dim, x.shape[3]
         rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
-        qk, new_values = rows.split([H + K, K], dim=1)
+        qk, v = rows.split([H + K, K], dim=1)
+        new_values = self.prepare_values(v)
         q, new_keys = self.prepare(qk, cos, sin).split([H, K], dim=1)
         return self.attend(q, new_keys, new_values, mask, keys, values), new_keys, new_values
+
+    def prepare_values(self, v: Tensor, axis: int = 3) -> Tensor:
+        """Prepare values, (1, K, T, D) or (K, D, 1, T), for attention; axis: that of D, 3 or 1."""
+        return v
 
     def among(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         """Attention among the T tokens of this call alone, without a cache: x (1,C,1,T), mask
@@ -238,6 +246,7 @@ class Attention(nn.Module):
         """`forward` with each head apart: cache (1,K*D,1,S), new keys and values (1,K*D,1,T)."""
         H, K, D = self.heads, self.kv_heads, self.dim
         qk, v = apple.apart(self.qkv(x), D).split([H + K, K])  # (H+K or K, D, 1, T)
+        v = self.prepare_values(v, axis=1)
         q, k = self.prepare(qk, cos, sin, axis=1).split([H, K])
         y = apple.attend(q, k, v, mask, keys, values, group=H // K, D=D)
         return self.out(y), apple.together(k), apple.together(v)

@@ -34,10 +34,11 @@ def targets(config: ModelConfig) -> dict[str, tuple[TensorSpec, ...]]:
     architecture = find(config.architecture)
     kinds = [architecture.parameters(config, kind) for kind in {*architecture.kinds(config)}]
     names = {slot: f"{module}.weight" for slot, module in PROJECTIONS.items()}
-    if not all(parameters.keys() >= set(names.values()) for parameters in kinds):
+    alike = {tuple(map(parameters.get, names.values())) for parameters in kinds}
+    if len(alike) > 1 or None in next(iter(alike)):
         raise InvalidInput(
-            f"lora_slots goes with dense decoders, and {config.architecture} models are none: "
-            "merge the adapter into the weights instead"
+            f"lora_slots goes with dense decoders, and {config.architecture} models are none, or "
+            "their layers differ: merge the adapter into the weights instead"
         )
     found = {slot: kinds[0][name] for slot, name in names.items()}
     if any(part.pairs for parts in found.values() for part in parts):

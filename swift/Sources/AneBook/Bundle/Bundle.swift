@@ -9,6 +9,7 @@ public struct Bundle: Sendable {
     public let url: URL
     public let manifest: Manifest
     let embedding: Table
+    let perLayer: Table?
     let positions: Table?
 
     private static let largestManifest = 1 << 24
@@ -35,6 +36,7 @@ public struct Bundle: Sendable {
             try Table(url.appendingPathComponent(entry.file), rows: entry.shape[0], columns: entry.shape[1])
         }
         embedding = try table(manifest.embedding)
+        perLayer = try manifest.perLayer.map { try table($0) }
         positions = try (manifest.vectors?.positions).map { try table($0) }
     }
 
@@ -83,7 +85,8 @@ public struct Bundle: Sendable {
         let packages = Set(manifest.packages.map(\.package))
         let replaced = Set(manifest.packages.filter { compiled($0, in: url) != nil }.map(\.package))
         var used = [manifest.embedding.file] + manifest.packages.map { "\($0.package)/Manifest.json" }
-        used += [manifest.tokenizer.packed, manifest.vectors?.positions?.file].compactMap { $0 }
+        used += [manifest.tokenizer.packed, manifest.perLayer?.file, manifest.vectors?.positions?.file]
+            .compactMap { $0 }
         if let name = used.first(where: { manifest.files[$0] == nil }) {
             throw AneBookError.invalidBundle("manifest.json: \(name) is used, but not among the files")
         }

@@ -78,7 +78,7 @@ extension Manifest {
         let shapes = packages.flatMap { $0.functions.values.flatMap {
             [$0.inputs, $0.states, $0.outputs].flatMap { $0.values.map(\.shape) }
         } }
-        let tables = [embedding] + [vectors?.positions].compactMap { $0 }
+        let tables = [embedding] + [perLayer, vectors?.positions].compactMap { $0 }
         let sizes = packages.flatMap { $0.functions.values.flatMap { [$0.tokens, $0.slots ?? 1] } }
         let extents = shapes.joined() + tables.flatMap(\.shape) + sizes + [context]
         let largest = 1 << 40
@@ -97,6 +97,12 @@ extension Manifest {
             tags.map({ $0.window > 0 && !$0.labels.isEmpty }) ?? true,
             tables.allSatisfy({ files[$0.file].map { Int.init($0) } ?? -1 >= 2 * $0.shape[0] * $0.shape[1] })
         else { throw bad("a mask, the labels or a table does not fit") }
+        if let own = perLayer, let size = perLayerSize {
+            let fits = task == .textGeneration && own.shape[0] == embedding.shape[0]
+            guard fits, size * layerCount == own.shape[1] else {
+                throw bad("per_layer of \(own.shape) does not go with the layers and the vocabulary")
+            }
+        }
         if let places = vectors?.positions?.shape, places != [context, embedding.shape[1]] {
             throw bad("positions of \(places), for texts of \(context) tokens")
         }
@@ -187,6 +193,9 @@ extension Manifest {
             }
             let tokens = function.tokens, hidden = [1, embedding.shape[1], 1, tokens]
             var host = self.hostShapes(function)
+            if part.part == .layers, let size = perLayerSize {
+                host["per_layer"] = [part.span.count, size, 1, tokens]
+            }
             if part.part == .experts { host = ["x": hidden, "gate": [1, 1, 1, tokens]] }
             let values = part.part == .experts ? host : host.merging(given) { own, _ in own }
             for (key, spec) in function.inputs {

@@ -19,6 +19,8 @@ public struct Manifest: Codable, Sendable {
     public let task: Task
     public let packages: [Part]
     public let embedding: TableEntry
+    /// What a token gives to all layers, rows (L * P,); nil: nothing.
+    public let perLayer: TableEntry?
     public let context: Int
     public let host: Host
     /// Where tokens are in caches, masks and tables; nil: by rows.
@@ -32,7 +34,19 @@ public struct Manifest: Codable, Sendable {
     /// sha256 of all fields, and so of every file of the bundle, whose sha256 are among them.
     public let seal: String?
 
+    enum CodingKeys: String, CodingKey {
+        case format, name, task, packages, embedding, context, host, form, adapters, vectors, tags, tokenizer
+        case files, seal
+        case perLayer = "per_layer"
+    }
+
     var layout: Layout { form ?? .rows }
+
+    /// L.
+    var layerCount: Int { max(layers.last?.layers?.last ?? 1, 1) }
+
+    /// P, of what every layer has of its own; nil without any.
+    var perLayerSize: Int? { perLayer.map { $0.shape[1] / layerCount } }
 
     /// Of every package: name -> T, the tokens that a call takes.
     public var functions: [String: Int] {
@@ -85,6 +99,12 @@ public struct Part: Codable, Sendable {
     public let functions: [String: FunctionSpec]
     public let layers: [Int]?
     public let expert: Int?
+
+    /// Its layers, by number.
+    var span: Range<Int> {
+        guard let layers, layers.count == 2, layers[0] <= layers[1] else { return 0..<0 }
+        return layers[0]..<layers[1]
+    }
 
     /// The name of one of the part's functions in its package: `decode_3` for expert number 3.
     func called(_ function: String) -> String {

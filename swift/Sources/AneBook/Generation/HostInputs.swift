@@ -1,4 +1,5 @@
-/// The inputs that the host makes for the layers: hidden state, position, masks, rotary tables.
+/// The inputs that the host makes for the layers: hidden state, position, masks, rotary tables, and
+/// what each layer has of its own.
 ///
 /// Each function of T tokens over S slots has arrays of its own, made once. Between calls only that
 /// changes which the position asks for: a mask of one token changes in one number.
@@ -6,13 +7,13 @@ final class HostInputs {
     /// What stands for "not attended": large, finite and inside half precision.
     static let masked: Float16 = -40_000
 
-    private let embedding: Table, scale: Float, position = Tensor(.integer, [1])
+    private let embedding: Table, perLayer: Table?, scale: Float, position = Tensor(.integer, [1])
     private var rotary: [String: Tensor] = [:]  // of S tokens: the whole context
     private var calls: [String: Call] = [:]
 
     init(_ bundle: Bundle) throws {
         let manifest = bundle.manifest
-        (embedding, scale) = (bundle.embedding, manifest.host.embeddingScale)
+        (embedding, perLayer, scale) = (bundle.embedding, bundle.perLayer, manifest.host.embeddingScale)
         let slots = manifest.context, layout = manifest.layout
         for (name, own) in manifest.host.rotary {
             let cos = Tensor(.half, [1, 1, slots, own.headDim]), sin = Tensor(.half, cos.shape)
@@ -37,8 +38,23 @@ final class HostInputs {
     func set(_ function: String, _ ids: ArraySlice<Int32>, position: Int, hidden: Tensor) {
         guard let call = calls[function] else { return }
         columns(ids, into: hidden)
+        for (tensor, first) in call.own { own(ids, from: first, into: tensor) }
         self.position.integers[0] = Int32(position)
         call.move(position, rotary)
+    }
+
+    /// What the layers of the part that begins with layer `first` have of their own is called.
+    static func own(_ first: Int) -> String { "per_layer \(first)" }
+
+    /// Puts parts of tokens' rows, from a number on, into columns of (n, P, 1, T).
+    private func own(_ ids: ArraySlice<Int32>, from first: Int, into own: Tensor) {
+        let tokens = own.shape[3], columns = own.halfs, count = own.shape[0] * own.shape[1]
+        if ids.count < tokens { own.clear() }
+        for (t, id) in ids.enumerated() {
+            perLayer?.withRow(Int(id)) { row in
+                for i in 0..<count { columns[i * tokens + t] = row[first + i] }
+            }
+        }
     }
 
     /// Puts the hidden states of tokens before the first layer into columns of (1, C, 1, T).
@@ -60,6 +76,8 @@ final class HostInputs {
     private final class Call {
         let tokens: Int, slots: Int, layout: Layout
         let tensors: [String: Tensor]
+        /// What layers have of their own, by part, and the number in a token's row that it begins with.
+        let own: [(tensor: Tensor, first: Int)]
         private let windows: [(mask: Tensor, window: Int?)]
         private let tables: [(tensor: Tensor, name: String)]
         private var visible = 0  // slots that masks without a window let through
@@ -74,6 +92,12 @@ final class HostInputs {
                 let window = window.flatMap { $0 < slots + tokens ? $0 : nil }
                 Call.fill(mask, layout, tokens, position: 0, slots: slots, window: window)
                 return (mask, window)
+            }
+            let size = manifest.perLayerSize
+            own = manifest.layers.filter { _ in size != nil }.map { part in
+                let tensor = Tensor(.half, [part.span.count, size ?? 1, 1, tokens])
+                tensors[HostInputs.own(part.span.lowerBound)] = tensor
+                return (tensor, part.span.lowerBound * (size ?? 1))
             }
             tables = rows.map { ($1, $0) }
             self.tensors = tensors.merging(rows) { own, _ in own }

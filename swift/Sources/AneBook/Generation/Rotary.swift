@@ -23,6 +23,7 @@ public struct Rotary: Codable, Sendable {
         var factor, alpha, lowFrequency, highFrequency, attentionFactor: Double?
         var original, betaFast, betaSlow, mscale, mscaleAllDim: Double?
         var truncate: Bool?
+        var turning: Double?
         var short, long: [Double]?
 
         enum CodingKeys: String, CodingKey {
@@ -30,6 +31,7 @@ public struct Rotary: Codable, Sendable {
             case lowFrequency = "low_freq_factor", highFrequency = "high_freq_factor"
             case attentionFactor = "attention_factor", original = "original_max_position_embeddings"
             case betaFast = "beta_fast", betaSlow = "beta_slow", mscaleAllDim = "mscale_all_dim"
+            case turning = "partial_rotary_factor"
             case short = "short_factor", long = "long_factor"
         }
     }
@@ -69,6 +71,9 @@ public struct Rotary: Codable, Sendable {
         case "linear":
             let factor = try need(scaling.factor, "factor")
             return plain.map { $0 / factor }
+        case "proportional":
+            let turning = Int((scaling.turning ?? 1) * R / 2), factor = scaling.factor ?? 1
+            return plain.enumerated().map { $0 < turning ? $1 / factor : 0 }
         case "longrope":
             let short = Double(context) <= (try need(scaling.original, "original context"))
             let divisors = try need(short ? scaling.short : scaling.long, "factors")

@@ -43,7 +43,8 @@ final class Shard {
         for (name, spec) in part.functions {
             var inputs: [String: Tensor] = [:], outputs: [String: Tensor] = [:]
             for (key, type) in spec.inputs where spec.kept[key] == nil {
-                inputs[key] = values(name, key, type)
+                let own = key == "per_layer" ? HostInputs.own(part.span.lowerBound) : key
+                inputs[key] = values(name, own, type)
             }
             for (key, type) in spec.outputs where !key.hasPrefix("new_") {
                 outputs[key] = values(name, key, type)
