@@ -162,8 +162,9 @@ class _Graph:
 
     def _make(self, operation: Operation) -> Any:
         if operation.type in WEIGHTS:
-            stored = {key: self._constant(items[0]) for key, items in operation.inputs.items()}
-            return lifted(WEIGHTS[operation.type](**stored), self.lift)
+            given = {key: self._stored(items[0]) for key, items in operation.inputs.items()}
+            made = WEIGHTS[operation.type](**given)
+            return made if isinstance(made, list) else lifted(made, self.lift)
         from ane_book.coreai.ops import COREAI_OPS
 
         make = COREAI_OPS[operation.type]
@@ -185,6 +186,11 @@ class _Graph:
         if isinstance(item, str) and item not in self.constants:
             return self.values[item]
         return self._constant(item).value
+
+    def _stored(self, item: str | Constant) -> Any:
+        """What is stored, or a value that another op of weights made of it."""
+        known = isinstance(item, Constant) or item in self.constants
+        return self._constant(item) if known else self.value(item)
 
     def _constant(self, item: str | Constant) -> Constant:
         if isinstance(item, Constant):

@@ -7,6 +7,7 @@ import numpy as np
 
 from . import COREAI_OPS, op
 from .common import constant, counts, ints, like, reshaped, shape_of
+from .indexing import take
 
 
 def _by_declared_shape(x: Any, *, _out: list, **_ignored: Any) -> Any:
@@ -107,8 +108,51 @@ def slice_by_index(
     begin_mask: list[bool] | None = None, end_mask: list[bool] | None = None,
     squeeze_mask: list[bool] | None = None, *, _out: list,
 ) -> Any:  # fmt: skip
+    if isinstance(begin, list) and isinstance(end, list) and min(stride or [1]) < 0:
+        return reshaped(
+            _backwards(x, begin, end, stride, begin_mask, end_mask, squeeze_mask),
+            list(_out[0].shape),
+        )
     bounds = _bounds(shape_of(x), begin, end, stride, begin_mask, end_mask, squeeze_mask)
     return reshaped(ai.slice_(x, *bounds), list(_out[0].shape))
+
+
+def _backwards(x: Any, begin, end, stride, begin_mask, end_mask, squeeze_mask) -> Any:
+    """A slice by the places of each axis, which may be walked from the end."""
+    none = [False] * len(begin)
+    masks = zip(begin_mask or none, end_mask or none, squeeze_mask or none, strict=True)
+    for axis, (b, e, step, (open_b, open_e, one)) in enumerate(
+        zip(begin, end, stride, masks, strict=True)
+    ):
+        size = shape_of(x)[axis]
+        which = slice(None if open_b else b, None if open_e else e, step)
+        places = [b % size] if one else range(*which.indices(size))
+        if list(places) != list(range(size)):
+            x = take(x, axis, ints(*places))
+    return x
+
+
+@op()
+def sliding_windows(x: Any, axis: int, size: int, stride: int = 1, *, _out: list) -> Any:
+    """(..., D, ...) -> (..., windows, size, ...)"""
+    axis %= len(shape_of(x))
+    first = np.arange(_out[0].shape[axis], dtype=np.int32)[:, None] * stride
+    places = (first + np.arange(size, dtype=np.int32)).ravel()
+    return reshaped(take(x, axis, places), list(_out[0].shape))
+
+
+@op()
+def reverse_sequence(x: Any, lengths: Any, seq_axis: int = 0, batch_axis: int = 0) -> Any:
+    shape = shape_of(x)
+    sizes = [size if axis in (seq_axis, batch_axis) else 1 for axis, size in enumerate(shape)]
+    column = [size if axis == batch_axis else 1 for axis, size in enumerate(shape)]
+    row = [size if axis == seq_axis else 1 for axis, size in enumerate(shape)]
+    ends = reshaped(ai.cast(lengths, np.int32), column)
+    places = constant(np.arange(shape[seq_axis], dtype=np.int32).reshape(row))
+    turned = ai.broadcasting_sub(ai.broadcasting_sub(ends, like(ends, 1)), places)
+    order = ai.broadcasting_where(ai.broadcasting_greater(ends, places), turned, places)
+    order = ai.broadcast_to(reshaped(order, sizes), counts(*shape))
+    return ai.gather_along_axis(x, order, np.int32(seq_axis))
 
 
 @op()
