@@ -136,8 +136,10 @@ def dense(nonzero_data: Any, mask: Any, shape: Constant | None = None) -> Any:
     """constexpr_sparse_to_dense: zeros, and the values in order where the mask is set."""
     from coreai import authoring
 
-    values = _value(nonzero_data)
+    values = nonzero_data
     if isinstance(nonzero_data, Constant):
+        kind = nonzero_data.type.dtype.replace("int4", "int8")  # a mask has no 4 bits under it
+        values = _stored(nonzero_data.array(), kind)
         values = authoring.build_sparse_with_bitmask(values, _bits(mask, shape))
     return authoring.sparse_with_bitmask_to_dense(values) if _is_sparse(values) else values
 

@@ -37,9 +37,7 @@ def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize(
-    "family, form", long_but(CASES, ("llama", "state"), ("llama", "lut4"))
-)
+@pytest.mark.parametrize("family, form", long_but(CASES, ("llama", "state"), ("llama", "lut4")))
 def test_tokens_are_the_executors(family, form, tiny_bundle):
     _, bundle = tiny_bundle(family, **FORMS[form])
     here, there = (Session(bundle, "fp32", backend) for backend in ("mil", "coreai"))

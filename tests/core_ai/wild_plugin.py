@@ -42,9 +42,10 @@ def apart(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def predict(self, inputs, state=None):
-    if isinstance(inputs, list) or self.precision not in ("fp32", "fp16") or self._without is None:
-        return ORIGINAL(self, inputs, state)
     path = Path(self.package.path)
+    plain = self._without is None or self.precision not in ("fp32", "fp16")
+    if plain or isinstance(inputs, list) or path.suffix != ".mlpackage":
+        return ORIGINAL(self, inputs, state)
     row = FOUND.setdefault(
         (path.name, self.name, self.precision),
         {"ops": len(self.operations), "calls": 0, "difference": 0.0},

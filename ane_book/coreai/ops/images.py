@@ -127,7 +127,7 @@ def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
 
 @op()
 def space_to_batch(x: Any, block_shape: list[int], paddings: list[list[int]]) -> Any:
-    x = padded(x, [tuple(pair) for pair in paddings])
+    x = padded(x, [(before, after) for before, after in paddings])
     (n, c, h, w), (bh, bw) = shape_of(x), block_shape
     h, w = h // bh, w // bw
     return _moved(x, [n, c, h, bh, w, bw], [3, 5, 0, 1, 2, 4], [bh * bw * n, c, h, w])

@@ -27,6 +27,7 @@ def transpose(x: Any, perm: list[int]) -> Any:
 
 @op()
 def concat(values: list[Any], axis: int, interleave: bool = False) -> Any:
+    values = [reshaped(v, shape_of(v) or [1]) for v in values]  # MIL joins scalars too
     rank = len(shape_of(values[0]))
     if interleave:
         axis %= rank

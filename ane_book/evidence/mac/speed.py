@@ -103,4 +103,3 @@ def _seconds(call: Callable) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
-
