@@ -1,8 +1,8 @@
 """Updates of a state that Core AI's runtime would write over it.
 
 The runtime (coreai-core 1.0.0b3, on Linux) writes `slice_update` in the place of what it updates
-where that is a state: rightly so for the update that the state gets, and wrongly for any other, which
-the state then holds too. So a second update of the same memory is refused, by its name.
+where that is a state: rightly so for the update that the state gets, and wrongly for any other,
+which the state then holds too. So a second update of the same memory is refused, by its name.
 """
 
 from collections import defaultdict

@@ -122,8 +122,8 @@ def _filled(found: "PeftAdapter", slots: Adapters, part: Part) -> dict[str, np.n
                 if pair is not None:
                     (a, b), first = pair, p * slots.rank
                     arrays[f"{name}_a"][i, first : first + found.r, 0] = a
-                    arrays[f"{name}_b"][i, row : row + target.rows, 0, : found.r] = b * np.float32(
-                        found.scale
+                    arrays[f"{name}_b"][i, row : row + target.rows, 0, : found.r] = (
+                        b * np.float32(found.scale)
                     )
                 row += target.rows
     return arrays

@@ -115,7 +115,7 @@ def _schema(text: str) -> str:
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"json_schema: it is not JSON: {error}") from None
     if not isinstance(schema, dict):
-        raise InvalidInput('json_schema: it has to be an object, such as {"type": "object"}')
+        raise InvalidInput("json_schema: it has to be an object, such as {\"type\": \"object\"}")
     if _depth(text) > DEEPEST:
         raise InvalidInput(f"json_schema: it is nested more than {DEEPEST} deep")
     return llguidance.LLMatcher.grammar_from_json_schema(

@@ -177,7 +177,9 @@ class Session(BundleText):
                 done += count
         return rows
 
-    def _forward(self, token_ids: TokenIds, guesses: Sequence[int] = ()) -> Iterator[ChunkOutput]:
+    def _forward(
+        self, token_ids: TokenIds, guesses: Sequence[int] = ()
+    ) -> Iterator[ChunkOutput]:
         """Run tokens through the shards, a chunk a call. A single token may be followed by guesses,
         as many as its call takes."""
         ids = self._checked(token_ids)

@@ -139,7 +139,8 @@ class SafetensorsSource(WeightSource):
         if header.dtype not in FLOATS:
             shard, own = self._where[name]
             raise UnsupportedModel(
-                f"{shard}: tensor {own} is of type {header.dtype}; supported: {', '.join(FLOATS)}"
+                f"{shard}: tensor {own} is of type {header.dtype}; "
+                f"supported: {', '.join(FLOATS)}"
             )
         return header.shape
 

@@ -134,10 +134,8 @@ def _kind(module) -> str:
 def _refuse(place: Path, modules: list) -> None:
     kinds = [_kind(module) for module in modules]
     after = [kind for kind in kinds[2:] if kind != "Dense"]
-    if (
-        kinds[:2] != ["Transformer", "Pooling"]
-        or after not in ([], [kinds[-1]])
-        or (after and after != ["Normalize"])
+    if kinds[:2] != ["Transformer", "Pooling"] or after not in ([], [kinds[-1]]) or (
+        after and after != ["Normalize"]
     ):
         raise UnsupportedModel(
             f"{place}: the modules {', '.join(kinds) or 'none'} are not supported; supported: "

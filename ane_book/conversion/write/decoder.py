@@ -43,7 +43,6 @@ __all__ = [
     "write_shard",
 ]
 
-
 @dataclass(frozen=True)
 class Frame:
     """The names in a function of the values around its layers, by the names that blocks use.

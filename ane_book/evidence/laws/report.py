@@ -163,7 +163,9 @@ def _block(group: list[Finding], width: int, named: bool) -> str:
 
 
 def _indented(text: str, width: int) -> str:
-    return fill(text, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+    return fill(
+        text, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False
+    )
 
 
 def _property(text: str) -> str:

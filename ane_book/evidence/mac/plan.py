@@ -64,7 +64,9 @@ class CoreMLPlan:
     @classmethod
     def from_outcome(cls, outcome: child.Outcome) -> "CoreMLPlan":
         """The plan that a child reported; without ops if it did not get that far."""
-        return cls(tuple(PlannedOp(**op) for event in outcome.find("plan") for op in event["ops"]))
+        return cls(
+            tuple(PlannedOp(**op) for event in outcome.find("plan") for op in event["ops"])
+        )
 
     @property
     def running(self) -> list[PlannedOp]:

@@ -103,3 +103,4 @@ def _seconds(call: Callable) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
+

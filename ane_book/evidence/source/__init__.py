@@ -278,7 +278,8 @@ def _small_constants(run: PackageRun) -> list[float]:
 def _counterpart(
     walk: Walk, node: SourceNode, agree: list[ValueMatch]
 ) -> tuple[PackageValue | None, np.ndarray]:
-    """What the package has in the place of a node's result: of its size the nearest, else the next."""
+    """What the package has in the place of a node's result: of its size the nearest, else the next.
+    """
     array: Any = next((walk.own[n] for n in node.outputs if n in walk.own), np.zeros(0))
     fresh = walk.fresh()
     after = walk.index.after(match.package.name for match in agree)

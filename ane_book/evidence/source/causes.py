@@ -272,11 +272,9 @@ class CauseSearch:
 
 def _same(made: dict, own: dict) -> bool:
     return all(
-        isinstance(array, np.ndarray)
-        and array.shape == own[name].shape
+        isinstance(array, np.ndarray) and array.shape == own[name].shape
         and array.tobytes() == own[name].tobytes()
-        for name, array in made.items()
-        if name in own
+        for name, array in made.items() if name in own
     ) and all(name in own for name in made)
 
 
@@ -323,9 +321,6 @@ def _clipped(ours: np.ndarray, theirs: np.ndarray, tolerance: float):
         if low < high and gap(cut, np.clip(whole, low, high)) <= tolerance:
             if ((cut > low) & (cut < high)).sum() < 3:
                 continue
-            return (
-                "limits",
-                f"the {who}'s values are cut off at {low:.6g} and {high:.6g}, the "
-                f"other's are {float(whole.min()):.6g} to {float(whole.max()):.6g}",
-            )
+            return "limits", f"the {who}'s values are cut off at {low:.6g} and {high:.6g}, the " \
+                f"other's are {float(whole.min()):.6g} to {float(whole.max()):.6g}"
     return None

@@ -55,10 +55,8 @@ class Affine:
 
 
 def _affine(scale, bias) -> Affine:
-    return Affine(
-        np.broadcast_to(np.asarray(scale, np.float64), 3).copy(),
-        np.broadcast_to(np.asarray(bias, np.float64), 3).copy(),
-    )
+    return Affine(np.broadcast_to(np.asarray(scale, np.float64), 3).copy(),
+                  np.broadcast_to(np.asarray(bias, np.float64), 3).copy())
 
 
 #: What a source may take in a pixel's place, by the names of the option --pixels.
@@ -214,10 +212,8 @@ def image_fault(own: Affine, last: str, package: Affine, given: Pixels, color: s
     own: what the source's first ops do to what it is given, the last of which is `last`.
     """
     if len(package.scale) == 3 and (color == "BGR") != (given.order == "bgr"):
-        text = (
-            f"the package takes {color} images, the source is given {given.order.upper()}; "
+        text = f"the package takes {color} images, the source is given {given.order.upper()}; " \
             "--channels says what the source takes"
-        )
         return ImageFault("channel order", text, last or name)
     wanted = own.after(given.affine)
     if package.near(wanted):

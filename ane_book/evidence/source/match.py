@@ -200,9 +200,6 @@ class ValueIndex:
 
 def informative(array: np.ndarray) -> bool:
     """Whether equal numbers mean something: a few different ones of floating point."""
-    return (
-        array.dtype.kind == "f"
-        and array.size >= 3
-        and prod(array.shape) > 0
-        and bool(np.ptp(_clean(array)[0]) > 0)
+    return array.dtype.kind == "f" and array.size >= 3 and prod(array.shape) > 0 and bool(
+        np.ptp(_clean(array)[0]) > 0
     )

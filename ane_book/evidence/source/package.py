@@ -113,9 +113,8 @@ class PackageRun:
         """
         names: list[str] = []
         for program in self.programs:
-            later = {
-                name for other in self.programs if other is not program for name in other.inputs
-            }
+            later = {name for other in self.programs if other is not program
+                     for name in other.inputs}
             names += [name for name in program.outputs if name not in later]
         found = {}
         makers = {n: o for o in self.operations() for n, _ in o.outputs}
@@ -132,11 +131,8 @@ def _coarse(program: MLProgram) -> set[str]:
     """The constants of a program in less than single precision."""
     operations = program.package.functions[program.name].operations()
     return {
-        name
-        for operation in operations
-        if operation.is_constant
-        for name, type_ in operation.outputs
-        if type_.dtype == "fp16"
+        name for operation in operations if operation.is_constant
+        for name, type_ in operation.outputs if type_.dtype == "fp16"
     }
 
 
@@ -144,8 +140,7 @@ def _read(operation: Operation, coarse: set[str]) -> tuple[str, ...]:
     """Those that an op reads, by `PackageRun.constants`' names; an epsilon hardly counts."""
     return tuple(
         item if isinstance(item, str) else f"{operation.name}.{key}"
-        for key, items in operation.inputs.items()
-        if key != "epsilon"
+        for key, items in operation.inputs.items() if key != "epsilon"
         for item in items
         if (item in coarse if isinstance(item, str) else item.type.dtype == "fp16")
     )

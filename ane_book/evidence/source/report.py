@@ -46,11 +46,9 @@ class Parting:
         return "\n".join(lines)
 
     def facts(self) -> dict[str, Any]:
-        gap = (
-            None
-            if self.gap is None
-            else {key: _plain(value) for key, value in asdict(self.gap).items() if key != "inputs"}
-        )
+        gap = None if self.gap is None else {
+            key: _plain(value) for key, value in asdict(self.gap).items() if key != "inputs"
+        }
         value = self.value and {"name": self.value.name, "op": self.value.op,
                                 "shape": list(self.value.array.shape)}  # fmt: skip
         node = {"name": self.node.name, "op": self.node.op, "where": self.node.where}
@@ -119,11 +117,9 @@ class SourceDifference:
                   "values": self.values, "package_values": self.package_values,
                   "notes": self.notes}  # fmt: skip
         found["first"] = self.first.facts() if self.first else None
-        found["suppression"] = (
-            None
-            if self.suppression is None
-            else {key: _plain(value) for key, value in asdict(self.suppression).items()}
-        )
+        found["suppression"] = None if self.suppression is None else {
+            key: _plain(value) for key, value in asdict(self.suppression).items()
+        }
         found["outputs"] = {name: _plain(error) for name, error in self.errors.items()}
         found["half"] = {name: _plain(error) for name, error in self.half.items()}
         return found

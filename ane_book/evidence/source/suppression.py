@@ -75,13 +75,8 @@ def of_package(run: PackageRun) -> Detections | None:
         boxes = run.results[part.boxes].astype(np.float64)
         rows = [int(np.abs(boxes - row).max(axis=1).argmin()) for row in kept if row.any()]
         settings = {n: float(getattr(part.settings, n)) for n in THRESHOLDS}
-        return Detections(
-            corners(boxes),
-            run.results[part.scores],
-            [(row, -1) for row in rows],
-            settings,
-            (part.boxes, part.scores),
-        )
+        return Detections(corners(boxes), run.results[part.scores],
+                          [(row, -1) for row in rows], settings, (part.boxes, part.scores))
     if operation is None:
         return None
     held = {value.name: value.array for value in run.values}
@@ -98,9 +93,8 @@ def of_package(run: PackageRun) -> Detections | None:
         value = constants.get(item) if isinstance(item, str) else item and item.array()
         settings[name] = float(np.ravel(value)[0]) if value is not None else 0.0
     names = str(operation.inputs["boxes"][0]), str(operation.inputs["scores"][0])
-    return Detections(
-        corners(boxes.astype(np.float64)), scores, [(row, -1) for row in rows], settings, names
-    )
+    return Detections(corners(boxes.astype(np.float64)), scores,
+                      [(row, -1) for row in rows], settings, names)
 
 
 def node_of(source: SourceGraph) -> SourceNode | None:
@@ -141,17 +135,13 @@ def compare_suppression(package: Detections, source: Detections) -> SuppressionV
     if ours == theirs:
         text = f"before suppression boxes and confidences agree, after it the same {len(ours)} stay"
         return SuppressionVerdict(True, True, text, "", errors)
-    text = (
-        f"before suppression boxes and confidences agree; after it {len(ours)} boxes stay, of "
+    text = f"before suppression boxes and confidences agree; after it {len(ours)} boxes stay, of " \
         f"the source {len(theirs)} ({len(ours & theirs)} are the same)"
-    )
     kind = "suppression"
     for name in THRESHOLDS:
         if abs(package.settings[name] - source.settings[name]) > 1e-3:
-            text += (
-                f"; {name} is {package.settings[name]:.4g}, the source's "
+            text += f"; {name} is {package.settings[name]:.4g}, the source's " \
                 f"{source.settings[name]:.4g}"
-            )
             kind = "threshold"
     if kind == "suppression" and source.several():
         text += "; Core ML counts a box for its best class alone, ONNX for every class"
@@ -168,15 +158,10 @@ def _before(package: Detections, source: Detections) -> tuple[str, str]:
     )  # as the package was given them
     for boxes in (source.boxes, source.boxes[:, [1, 0, 3, 2]]):
         if gap(back, boxes) <= ROOM:
-            return (
-                "box format",
-                "before suppression the package is given boxes by two corners, "
-                "and takes them for centre, width and height",
-            )
+            return "box format", "before suppression the package is given boxes by two corners, " \
+                "and takes them for centre, width and height"
         factor = float(given.ravel() @ boxes.ravel() / max((boxes**2).sum(), 1e-30))
         if gap(given, factor * boxes) <= ROOM:
-            return (
-                "scale",
-                f"before suppression the package's boxes are {factor:.6g} times the source's",
-            )
+            return "scale", f"before suppression the package's boxes are {factor:.6g} times the " \
+                "source's"
     return "", "before suppression the boxes differ"

@@ -100,10 +100,8 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "hard sigmoid (x / 5 + 1/2)": lambda x: np.clip(x / 5 + 0.5, 0, 1),
     "the sigmoid": _sigmoid,
     "tanh": np.tanh,
-    "softmax over the last axis": lambda x: (
-        np.exp(x - x.max(-1, keepdims=True))
-        / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)
-    ),
+    "softmax over the last axis": lambda x: np.exp(x - x.max(-1, keepdims=True))
+    / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True),
 }
 
 
@@ -115,9 +113,8 @@ def setting_variants(
         for new in _others(name, old, numbers):
             if new != old:
                 kind = KINDS.get(name, name)
-                text = (
-                    f"the package computes it with {name} {_said(new)}, the source has {_said(old)}"
-                )
+                text = f"the package computes it with {name} {_said(new)}, the source has " \
+                    f"{_said(old)}"
                 yield {**node.settings, name: new}, kind, text
     yield from _windows(node)
 
@@ -189,9 +186,8 @@ def value_variants(
 def _of_constant(name: str, array: np.ndarray, numbers: Numbers) -> Iterator[Variant]:
     if np.squeeze(array).ndim <= 1:
         text = f"the package leaves {name!r} out, or has zeros for it"
-        yield Variant(
-            "bias" if array.size > 1 else "constant", text, None, {name: np.zeros_like(array)}
-        )
+        yield Variant("bias" if array.size > 1 else "constant", text, None,
+                      {name: np.zeros_like(array)})
     for order, moved in reordered(array):
         text = f"the package has {name!r} with its axes by {order}"
         yield Variant("weights", text, None, {name: moved})

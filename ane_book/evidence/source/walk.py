@@ -93,7 +93,8 @@ class Walk:
         return {**node.settings, **numbers} if numbers else None
 
     def _find(self, name: str, array: np.ndarray) -> ValueMatch | None:
-        """The package's value, exact but for the order of sums; roughly, where there is a reason."""
+        """The package's value, exact but for the order of sums; roughly, where there is a reason.
+        """
         close = self.index.find(name, array, tolerance=self.tight)
         return close or self.index.find(name, array, self._is_rounded)
 
@@ -133,7 +134,9 @@ class Walk:
                 continue
             blocked = all(n in self.matches and n not in wrong for n in node.outputs)
             if found.intersection(node.outputs) and not blocked:
-                found.update(n for n in node.inputs if n in self.live and n not in self.matches)
+                found.update(
+                    n for n in node.inputs if n in self.live and n not in self.matches
+                )
         return found
 
     @property

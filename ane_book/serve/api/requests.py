@@ -272,7 +272,9 @@ class Rerank(_Request):
     """POST /v1/rerank, as Cohere, Jina and vLLM have it."""
 
     query: str
-    documents: Annotated[list[str | Document], Field(fail_fast=True, min_length=1, max_length=2048)]
+    documents: Annotated[
+        list[str | Document], Field(fail_fast=True, min_length=1, max_length=2048)
+    ]
     top_n: Whole | None = Field(None, ge=1, description="Only so many, the best.")
     return_documents: bool = Field(False, description="Each result has its document's text.")
 
