@@ -1,15 +1,18 @@
 """ML Programs through Core AI, beside the executor and PyTorch: numbers and bytes; no Mac.
 
     pip install -c constraints.txt -e mlprogram -e ".[coreai,test]"
-    python research/measurements/core_ai.py
+    python research/measurements/core_ai.py            # all parts
+    python research/measurements/core_ai.py wild       # those alone
 
 A layer of SmolLM2 in both precisions; its bundles' bytes by functions and kinds of weights, with 24
-tokens each; a tiny model of every family; coremltools' own op tests in single precision. On Linux
+tokens each; a tiny model of every architecture; coremltools' own op tests in single precision;
+packages as others convert them. On Linux
 `coreai-core` runs a model on the CPU and takes no options: nothing here is about an ANE.
 """
 
 from datetime import date
 from importlib.metadata import version
+import json
 import os
 from pathlib import Path
 import sys
@@ -20,9 +23,9 @@ from unittest.mock import patch
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / folder) for folder in ("benchmarks", "tests", "tests/core_ai")]
 
-from _common import MODEL, bundle, record, weights_file
-from _tiny import TINY, prompt, tiny_model, write_checkpoint
-from ane_book import MLProgram, convert
+from _common import MEASUREMENTS, MODEL, STARTED, bundle, record, weights_file
+from _families import ARCHITECTURES, compared
+from ane_book import MLProgram
 from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import PackageWriter
 from ane_book.coreai import check_installed, save_asset
@@ -35,6 +38,7 @@ from ane_book.weights import open_source
 import numpy as np
 import op_tests
 import torch
+import wild
 
 LAYER, SLOTS, USED = 11, 128, 40  # layer, slots of the cache, those in use
 OUTPUTS = ("hidden_out", "new_keys", "new_values")
@@ -173,32 +177,54 @@ def token_rows() -> list[dict]:
 
 
 def families() -> dict[str, dict]:
-    """Tokens of a tiny model of every family with random weights."""
+    """A tiny model of every architecture with random weights: tokens, or numbers."""
     found = {}
-    for family in sorted(TINY):
-        with TemporaryDirectory() as folder:
-            checkpoint = write_checkpoint(tiny_model(family), Path(folder))
-            made = convert(str(checkpoint), out=Path(folder) / "made", context=32, prefill=8)
-            row = same_tokens(made, prompt(11), 16)
-        found[family] = {key: row[key] for key in ("tokens", "equal")}
-    print(found)
+    for kind, names in ARCHITECTURES.items():
+        for name in names:
+            found[f"{kind} {name}"] = {"kind": kind} | compared(kind, name)
+            print(kind, name, found[f"{kind} {name}"], flush=True)
     return found
 
 
-def main() -> None:
+def packages_of_others() -> list[dict]:
+    """Each function of each package in single precision, with the largest difference in half."""
+    rows = {}
+    for row in wild.run("--long=all"):
+        key = row["test"], row["package"], row["function"]
+        if row.pop("precision") == "fp32":
+            rows[key] = row
+        elif "refused" not in row:
+            rows[key]["half"] = row["difference"]
+    return list(rows.values())
+
+
+PARTS = {
+    "rows": block_rows,
+    "bundles": bundle_rows,
+    "tokens": token_rows,
+    "families": families,
+    "op_tests": lambda: (
+        {"files": list(op_tests.FILES)} | op_tests.run(op_tests.FILES, "-n", "2")
+    ),
+    "wild": packages_of_others,
+}
+
+
+def main(wanted: list[str]) -> None:
+    """Measure the parts that are named, or all; a part measured apart says when that was."""
     check_installed()
-    result = {
+    result: dict = {
         "date": date.today().isoformat(),
         "versions": {name: version(name) for name in ("coreai-core", "coremltools", "torch")},
         "model": MODEL, "layer": LAYER, "slots": SLOTS, "used": USED,
-        "rows": block_rows(),
-        "bundles": bundle_rows(),
-        "tokens": token_rows(),
-        "families": families(),
-        "op_tests": {"files": list(op_tests.FILES)} | op_tests.run(op_tests.FILES, "-n", "2"),
     }  # fmt: skip
+    if wanted:
+        result = json.loads((MEASUREMENTS / "core_ai.json").read_text())
+        result["apart"] = result.get("apart", {}) | {part: STARTED for part in wanted}
+    for part in wanted or PARTS:
+        result[part] = PARTS[part]()
     record("core_ai", result)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
