@@ -11,7 +11,7 @@ import pytest
 
 
 @pytest.mark.filterwarnings("ignore")  # the converter's own
-@pytest.mark.parametrize("name", long_but(CONVERTED, "clip"))
+@pytest.mark.parametrize("name", long_but(CONVERTED, "resnet"))
 def test_a_network_of_transformers(name, tmp_path):
     given, want = convert(name, tmp_path / f"{name}.mlpackage")
     program = MLProgram(tmp_path / f"{name}.mlpackage", precision="fp32")

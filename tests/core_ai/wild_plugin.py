@@ -2,8 +2,8 @@
 
 A call of `MLProgram.predict`, as the package says it in either precision, is repeated by way of an
 asset on the same inputs, and on a state of its own that saw the same calls. What came out is a line
-of JSON in the file that ANE_BOOK_WILD names: the test, the package, its function, how many ops it
-has, and the largest difference over the largest number, or why it is not carried.
+of JSON in the file that ANE_BOOK_WILD names: the test and its file, the package, its function, how
+many ops it has, and the largest difference over the largest number, or why it is not carried.
 """
 
 from contextlib import contextmanager
@@ -77,9 +77,9 @@ def pytest_runtest_call(item):
     yield
     with Path(os.environ["ANE_BOOK_WILD"]).open("a") as file:
         for (package, function, precision), row in FOUND.items():
-            where = {"test": item.name, "package": package.removesuffix(".mlpackage")}
-            line = where | {"function": function, "precision": precision} | row
-            file.write(json.dumps(line) + "\n")
+            where = {"file": item.path.stem, "test": item.name}
+            where |= {"package": Path(package).stem, "function": function, "precision": precision}
+            file.write(json.dumps(where | row) + "\n")
 
 
 def pytest_configure(config):
