@@ -24,7 +24,10 @@ def updates_apart(function: Function) -> set[str]:
         if operation.type == "write_state":
             written.append((operation.inputs["data"][0], operation.inputs["input"][0]))
         elif operation.type == "read_state":
-            memory[operation.outputs[0][0]].add(operation.inputs["input"][0])
+            name, state = operation.outputs[0][0], operation.inputs["input"][0]
+            memory[name].add(state)
+            if now := [data for data, of in written if of == state]:
+                source[name] = ("read_state", now[-1])
         elif operation.type in VIEWS or operation.type == "slice_update":
             source[operation.outputs[0][0]] = (operation.type, operation.inputs["x"][0])
     kept: dict[str, set[str]] = defaultdict(set)  # name -> states that get what it leads to

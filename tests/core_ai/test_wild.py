@@ -128,6 +128,19 @@ def test_a_second_update_of_a_states_memory_is_refused(written, tmp_path):
         CoreAIBackend("fp32").load(path, "main")
 
 
+def test_nor_is_an_update_for_another_state_written_into_the_first(tmp_path):
+    @build(tmp_path / "p.mlpackage", ((1, 4), types.fp16), states=[(2, 4), (2, 4)])
+    def path(row, one, two):
+        first = mb.slice_update(x=mb.read_state(input=one), update=row, begin=[0, 0], end=[1, 4])
+        now = mb.coreml_update_state(state=one, value=first)
+        copy = mb.coreml_update_state(state=two, value=now)
+        other = mb.slice_update(x=copy, update=row, begin=[1, 0], end=[2, 4], name="other")
+        return mb.coreml_update_state(state=two, value=other)
+
+    with pytest.raises(InvalidInput, match="slice_update 'other.*: a second update of a state's"):
+        CoreAIBackend("fp32").load(path, "main")
+
+
 def test_a_state_that_no_call_changes(tmp_path):
     @build(tmp_path / "p.mlpackage", ((1, 4), types.fp16), states=[(2, 4)])
     def path(row, memory):
@@ -138,6 +151,27 @@ def test_a_state_that_no_call_changes(tmp_path):
     state.write_state("memory", normal(2, 4))
     found = function.predict({"row": row}, state)["sum"]
     np.testing.assert_array_equal(found, normal(2, 4) + row)
+
+
+def test_an_asset_read_back_has_the_packages_large_ops(tmp_path):
+    """There is no way back to a program; coreai-core prints the graph, whose ops can be counted."""
+    from coreai.authoring import AIModelAsset
+
+    @build(tmp_path / "p.mlpackage", ((1, 4, 8, 8), types.fp32))
+    def path(x):
+        x = mb.conv(x=x, weight=WEIGHT[:4, :, :, :], pad_type="same")
+        x = mb.max_pool(x=mb.relu(x=x), kernel_sizes=[2, 2], strides=[2, 2], pad_type="valid")
+        x = mb.conv_transpose(x=mb.conv(x=x, weight=WEIGHT[:4]), weight=WEIGHT[:4])
+        return mb.softmax(x=x, axis=1)
+
+    asset = save_asset(path, tmp_path / "p.aimodel")
+    printed = str(AIModelAsset.load(asset).program._module)
+    for theirs, ours in (
+        ("conv2d", "conv"), ("conv_transpose2d", "conv_transpose"), ("max_pool_2d", "max_pool"),
+        ("softmax", "softmax"),
+    ):  # fmt: skip
+        made = [operation.type for operation in MLProgram(path).operations].count(ours)
+        assert printed.count(f"coreai.{theirs} ") == made > 0
 
 
 # --- flexible sizes -------------------------------------------------------------------------------
