@@ -1,6 +1,5 @@
 """Packages of others by Core AI's runtime beside the executor: the figure of the chapter."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from ane_book.book.figures import COLORS, INK
@@ -25,10 +24,10 @@ LEAST = 1e-8  # where what is equal in every bit is drawn
 
 def by_kind(rows: Sequence[Mapping]) -> dict[str, list[Mapping]]:
     """The rows of the record by kind of package."""
-    found = defaultdict(list, {kind: [] for kind in KINDS.values()})
-    for row in rows:
-        found[KINDS[row["file"]]].append(row)
-    return dict(found)
+    return {
+        kind: [row for row in rows if KINDS[row["file"]] == kind]
+        for kind in dict.fromkeys(KINDS.values())
+    }
 
 
 def chart(rows: Sequence[Mapping], limit: float) -> Figure:
