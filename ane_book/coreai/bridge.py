@@ -3,10 +3,10 @@
     save_asset("App.mlpackage", "App.aimodel")
 
 Every function of the package whose sizes are fixed becomes an entry point; weights that functions
-share are written once.
-Compressed weights stay compressed (`weights.py`), a state becomes one of Core AI's: an input that
-the call changes. An op without a counterpart is refused by its name and place before anything is
-written. Core AI's own passes then fold constants and drop what nobody reads.
+share are written once. Compressed weights stay compressed (`weights.py`), a state becomes one of
+Core AI's: an input that the call changes. An op without a counterpart is refused by its name and
+place before anything is written. Core AI's own passes then fold constants and drop what nobody
+reads.
 
 Only `coreai-core` is needed (extra `coreai`), on any machine; nothing here is about a Mac.
 """
@@ -39,7 +39,8 @@ STRUCTURE = frozenset(["const", "read_state", "write_state"])
 def missing_ops(package: str | Path | Package) -> list[str]:
     """What has no counterpart, a line each: op, value and function.
 
-    Raises InvalidInput where coreai-core is missing, InvalidPackage for a damaged package.
+    Raises InvalidInput where coreai-core is missing and where no function has fixed sizes,
+    InvalidPackage for a damaged package.
     """
     check_installed()
     from ane_book.coreai.ops import COREAI_OPS
