@@ -101,7 +101,7 @@ def test_an_op_gives_the_executors_numbers(name, tmp_path):
 
 
 def test_packages_of_others_are_carried_and_equal_or_refused_by_name():
-    found = wild.run("-k", "test_vision or group_by_group or sampling or w8a8 or scripted_loop")
+    found = wild.run("-k", "test_vision or group_by_group or sampling or nested_loops")
     rows = {(row["package"], row["precision"]): row for row in found}
     assert rows["p", "fp32"]["refused"].startswith("p.mlpackage: Core AI has no counterpart for")
     carried = [row for row in found if row["precision"] == "fp32" and "refused" not in row]
@@ -185,7 +185,7 @@ def test_functions_of_fixed_sizes_are_made_as_the_refusal_says(tmp_path):
     with pytest.raises(InvalidInput, match="flexible size, of x.*materialize_dynamic") as told:
         save_asset(path, tmp_path / "open.aimodel")
     call = str(told.value).partition("coremltools.utils.")[2]
-    assert '{"fixed": {\'x\': (1, 5)}}' in call
+    assert "{\"fixed\": {'x': (1, 5)}}" in call
     model = ct.models.MLModel(str(path), skip_model_load=True)
     with quiet():
         ct.utils.materialize_dynamic_shape_mlmodel(model, {"fixed": {"x": (1, 5)}}, str(fixed))

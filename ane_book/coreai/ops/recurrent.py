@@ -80,8 +80,10 @@ def lstm(
     functions = [
         _ACTIVATIONS[n.lower()] for n in (recurrent_activation, cell_activation, activation)
     ]
-    batch, ways = shape_of(x)[1], 2 if direction == "bidirectional" else 1
-    start = [_parts(_rows(_single(state), batch), ways) for state in (initial_h, initial_c)]
+    ways = 2 if direction == "bidirectional" else 1
+    if shape_of(initial_h)[0] != shape_of(x)[1]:  # as coremltools writes packed sequences
+        raise ValueError("initial states with other rows than the batch")
+    start = [_parts(_single(state), ways) for state in (initial_h, initial_c)]
     gates = _projected(x, weight_ih, bias, direction == "reverse")
     rows, c = _lstm_pass(
         gates, start[0][0], start[1][0], _single(weight_hh), peephole, functions, clip
@@ -96,14 +98,6 @@ def lstm(
         rows = [ai.concat(np.int32(1), [*pair]) for pair in zip(rows, back[::-1], strict=True)]
     outputs = _stacked(rows if output_sequence else [h])
     return [ai.cast(y, x.type.dtype) for y in (outputs, h, c)]
-
-
-def _rows(state: Any, batch: int) -> Any:
-    """The first rows: of packed sequences coremltools writes as many as there are steps."""
-    rows, width = shape_of(state)
-    if rows == batch:
-        return state
-    return ai.slice_(state, *(np.array(n, np.int32) for n in ([0, 0], [batch, width], [1, 1])))
 
 
 @op()

@@ -109,27 +109,22 @@ def slice_by_index(
     begin_mask: list[bool] | None = None, end_mask: list[bool] | None = None,
     squeeze_mask: list[bool] | None = None, *, _out: list,
 ) -> Any:  # fmt: skip
+    how = (begin, end, stride, begin_mask, end_mask, squeeze_mask)
     if isinstance(begin, list) and isinstance(end, list) and min(stride or [1]) < 0:
-        return reshaped(
-            _backwards(x, begin, end, stride, begin_mask, end_mask, squeeze_mask),
-            list(_out[0].shape),
-        )
-    bounds = _bounds(shape_of(x), begin, end, stride, begin_mask, end_mask, squeeze_mask)
-    return reshaped(ai.slice_(x, *bounds), list(_out[0].shape))
+        return reshaped(_backwards(x, *how), list(_out[0].shape))
+    return reshaped(ai.slice_(x, *_bounds(shape_of(x), *how)), list(_out[0].shape))
 
 
 def _backwards(x: Any, begin, end, stride, begin_mask, end_mask, squeeze_mask) -> Any:
     """A slice by the places of each axis, which may be walked from the end."""
     none = [False] * len(begin)
-    masks = zip(begin_mask or none, end_mask or none, squeeze_mask or none, strict=True)
-    for axis, (b, e, step, (open_b, open_e, one)) in enumerate(
-        zip(begin, end, stride, masks, strict=True)
-    ):
+    masks = (mask or none for mask in (begin_mask, end_mask, squeeze_mask))
+    rows = zip(begin, end, stride, *masks, strict=True)
+    for axis, (b, e, step, open_begin, open_end, one) in enumerate(rows):
         size = shape_of(x)[axis]
-        which = slice(None if open_b else b, None if open_e else e, step)
-        places = [b % size] if one else range(*which.indices(size))
-        if list(places) != list(range(size)):
-            x = take(x, axis, ints(*places))
+        which = slice(None if open_begin else b, None if open_end else e, step)
+        places = [b % size] if one else list(range(*which.indices(size)))
+        x = x if places == list(range(size)) else take(x, axis, ints(*places))
     return x
 
 
