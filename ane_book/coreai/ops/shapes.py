@@ -109,10 +109,12 @@ def slice_by_index(
     begin_mask: list[bool] | None = None, end_mask: list[bool] | None = None,
     squeeze_mask: list[bool] | None = None, *, _out: list,
 ) -> Any:  # fmt: skip
-    how = (begin, end, stride, begin_mask, end_mask, squeeze_mask)
     if isinstance(begin, list) and isinstance(end, list) and min(stride or [1]) < 0:
-        return reshaped(_backwards(x, *how), list(_out[0].shape))
-    return reshaped(ai.slice_(x, *_bounds(shape_of(x), *how)), list(_out[0].shape))
+        made = _backwards(x, begin, end, stride, begin_mask, end_mask, squeeze_mask)
+    else:
+        bounds = _bounds(shape_of(x), begin, end, stride, begin_mask, end_mask, squeeze_mask)
+        made = ai.slice_(x, *bounds)
+    return reshaped(made, list(_out[0].shape))
 
 
 def _backwards(x: Any, begin, end, stride, begin_mask, end_mask, squeeze_mask) -> Any:
