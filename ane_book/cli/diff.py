@@ -37,6 +37,11 @@ Channels = Annotated[
     typer.Option(help="With --source: in which order it takes channels.  [default: rgb]"),
 ]
 
+Backend = Annotated[
+    Literal["coreai"] | None,
+    typer.Option(help="Compare with Core AI's runtime, op by op, through an asset made of A."),
+]
+
 
 def diff_command(
     a: Annotated[Path, typer.Argument(help="A .mlpackage or .mlmodelc.")],
@@ -50,18 +55,19 @@ def diff_command(
     tolerance: Tolerance = None,
     pixels: Pixels = None,
     channels: Channels = None,
+    backend: Backend = None,
     seed: options.InputSeed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show where two packages part, or a package and its source.
+    """Show where two packages part, or a package and its source, or two runtimes of one package.
 
-    Without either, A is compared with itself in single precision. Exit code 0: every output is
+    Without any, A is compared with itself in single precision. Exit code 0: every output is
     equal within the tolerance; 1: it is not.
     """
     from ane_book.evidence.inspect import refuse_bundle, refuse_weights
 
-    if source and b:
-        raise InvalidInput("a package is compared with another one or with --source, not with both")
+    if sum(map(bool, (source, b, backend))) > 1:
+        raise InvalidInput("a package is compared with B, with --source or by --backend: name one")
     if not source and (pixels or channels):
         raise InvalidInput("--pixels and --channels go with --source")
     for path in filter(None, (a, b)):
@@ -76,9 +82,14 @@ def diff_command(
         )  # fmt: skip
         show(held.facts, lambda: str(held), as_json)
         raise typer.Exit(0 if held.equal else 1)
-    from mlprogram.compare.packages import compare_packages
-
     limit = 0.01 if tolerance is None else tolerance
-    found = compare_packages(a, b, function, inputs, precision, limit, seed)
+    if backend:
+        from ane_book.coreai.compare import compare_with_executor
+
+        found = compare_with_executor(a, function, inputs, precision, limit, seed)
+    else:
+        from mlprogram.compare.packages import compare_packages
+
+        found = compare_packages(a, b, function, inputs, precision, limit, seed)
     show(lambda: found.facts, lambda: found.text, as_json)
     raise typer.Exit(0 if found.equal else 1)

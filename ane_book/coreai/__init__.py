@@ -3,7 +3,9 @@
     bridge.py     writes an asset of a package, function by function
     ops/          what each op of MIL is in Core AI's
     weights.py    compressed weights, carried as they are stored
+    states.py     updates of a state that the runtime would mix up
     run.py        a backend on Core AI's runtime
+    compare.py    the first op at which it and the executor part
 
 It needs coreai-core, of the extra `coreai`; nothing else in the library imports it.
 """

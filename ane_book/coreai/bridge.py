@@ -2,15 +2,17 @@
 
     save_asset("App.mlpackage", "App.aimodel")
 
-Every function of the package becomes an entry point; weights that functions share are written once.
-Compressed weights stay compressed (`weights.py`), a state becomes one of Core AI's: an input that
-the call changes. An op without a counterpart is refused by its name and place before anything is
-written. Core AI's own passes then fold constants and drop what nobody reads.
+Every function of the package whose sizes are fixed becomes an entry point; weights that functions
+share are written once. Compressed weights stay compressed (`weights.py`), a state becomes one of
+Core AI's: an input that the call changes. An op without a counterpart is refused by its name and
+place before anything is written. Core AI's own passes then fold constants and drop what nobody
+reads.
 
 Only `coreai-core` is needed (extra `coreai`), on any machine; nothing here is about a Mac.
 """
 
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 import inspect
 from pathlib import Path
@@ -19,13 +21,16 @@ from typing import Any
 
 from ane_book.bundle import Bundle, regular_files
 from ane_book.coreai.asset import OWN, check_asset, check_origin, origin
+from ane_book.coreai.states import updates_apart
 from ane_book.coreai.values import as_value, check_installed, declared, lifted
 from ane_book.coreai.weights import WEIGHTS
 from ane_book.errors import InvalidInput, InvalidPackage
 from mlprogram.ops import OPS
+from mlprogram.package.description import features
 from mlprogram.package.function import Function, Operation
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant
+import numpy as np
 
 __all__ = ["add_assets", "check_installed", "missing_ops", "save_asset"]
 
@@ -38,8 +43,8 @@ STRUCTURE = frozenset(["const", "read_state", "write_state"])
 def missing_ops(package: str | Path | Package) -> list[str]:
     """What has no counterpart, a line each: op, value and function.
 
-    Raises InvalidInput where coreai-core is missing or too old, InvalidPackage for a damaged
-    package.
+    Raises InvalidInput where coreai-core is missing or too old and where no function has fixed
+    sizes, InvalidPackage for a damaged package.
     """
     check_installed()
     if (found := version("coreai-core")) in FORMER:
@@ -53,19 +58,41 @@ def missing_ops(package: str | Path | Package) -> list[str]:
     known = STRUCTURE | COREAI_OPS.keys() | WEIGHTS.keys()
     return [
         f"{operation.type} ({operation.name!r}, function {function.name!r})"
-        for function in package.functions.values()
+        for function in fixed_functions(package).values()
         for operation in function.operations()
         if operation.type not in known or operation.blocks
     ]
 
 
-def save_asset(source: str | Path, target: str | Path, precision: str = "fp16") -> Path:
+def fixed_functions(package: Package) -> dict[str, Function]:
+    """The functions whose inputs have fixed sizes: those that an asset gets.
+
+    Raises InvalidInput where there is none, with how to fix a size.
+    """
+    functions = package.functions
+    open_ = {
+        name: [i for i, type_ in function.inputs.items() if None in type_.shape]
+        for name, function in functions.items()
+    }
+    if found := {name: functions[name] for name, inputs in open_.items() if not inputs}:
+        return found
+    name, inputs = next(iter(open_.items()))
+    described = features(package, name, "input", functions[name].inputs)
+    sizes = {i: described[i].shape for i in inputs}
+    raise InvalidInput(
+        f"{package.path}, function {name!r}: a flexible size, of {' and '.join(inputs)}; an asset "
+        "has fixed sizes. Make a function of each size that you need: coremltools.utils."
+        f'materialize_dynamic_shape_mlmodel(MLModel(...), {{"fixed": {sizes}}}, "fixed.mlpackage")'
+    )
+
+
+def save_asset(source: str | Path | Package, target: str | Path, precision: str = "fp16") -> Path:
     """Write the ML Program at `source` as `target`, an `.aimodel`, whose path is returned.
 
     precision: "fp32" widens half precision to single, to compare numbers; "fp16" is the program as
     it is. Written whole or not at all. Raises InvalidInput for a target that exists or is no
-    `.aimodel`, for ops that have no counterpart and where coreai-core is missing or too old,
-    InvalidPackage for a damaged source.
+    `.aimodel`, for ops that have no counterpart, where no function has fixed sizes and where
+    coreai-core is missing or too old, InvalidPackage for a damaged source.
     """
     target = Path(target)
     if target.suffix != ".aimodel":
@@ -73,7 +100,7 @@ def save_asset(source: str | Path, target: str | Path, precision: str = "fp16") 
     if target.exists():
         raise InvalidInput(f"{target} exists already; delete it, or name another")
     check_installed()
-    package = Package(source)
+    package = source if isinstance(source, Package) else Package(source)
     if missing := missing_ops(package):
         more = f", and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise InvalidInput(
@@ -119,11 +146,20 @@ def _program(package: Package, lift: bool):
     module = Module.create()
     try:
         with module:
-            for function in package.functions.values():
+            for function in fixed_functions(package).values():
                 _Graph(package, function, lift).write()
     except RuntimeError as error:  # of the passes that Core AI runs over the whole
         raise InvalidInput(f"{package.path}: Core AI refuses the program: {error}") from error
     return AIProgram(module)
+
+
+def _widened(scale: Constant) -> Constant:
+    """Core AI rounds data * scale and offset * scale each to the scale's dtype, the executor the
+    whole once: of wide scales both give the same, which `lifted` then rounds."""
+    if scale.type.dtype != "fp16":
+        return scale
+    kind = replace(scale.type, dtype="fp32")
+    return replace(scale, type=kind, _read=lambda: scale.array().astype(np.float32))
 
 
 def _after(state: str) -> str:
@@ -139,6 +175,7 @@ class _Graph:
         self.values: dict[str, Any] = {}
         self.constants: dict[str, Constant] = {}
         self.written: set[str] = set()
+        self.apart = updates_apart(function)
 
     def write(self) -> None:
         from coreai._compiler.ir import ArrayAttr, DictAttr, StringAttr
@@ -186,9 +223,10 @@ class _Graph:
         self.written.add(state)
 
     def _make(self, operation: Operation) -> Any:
+        if operation.outputs[0][0] in self.apart:
+            raise ValueError("a second update of a state's memory, which the runtime would mix up")
         if operation.type in WEIGHTS:
-            stored = {key: self._constant(items[0]) for key, items in operation.inputs.items()}
-            return lifted(WEIGHTS[operation.type](**stored), self.lift)
+            return self._make_weights(operation)
         from ane_book.coreai.ops import COREAI_OPS
 
         make = COREAI_OPS[operation.type]
@@ -196,6 +234,14 @@ class _Graph:
         if "_out" in inspect.signature(make).parameters:
             given["_out"] = [declared(type_, self.lift) for _, type_ in operation.outputs]
         return make(**given)
+
+    def _make_weights(self, operation: Operation) -> Any:
+        given = {key: self._stored(items[0]) for key, items in operation.inputs.items()}
+        if self.lift and isinstance(given.get("scale"), Constant):
+            given["scale"] = _widened(given["scale"])
+        made = WEIGHTS[operation.type](**given)
+        half = operation.outputs[0][1].dtype == "fp16"
+        return lifted(made, self.lift and half) if not isinstance(made, list) else made
 
     def _argument(self, operation: Operation, key: str) -> Any:
         items = operation.inputs[key]
@@ -210,6 +256,11 @@ class _Graph:
         if isinstance(item, str) and item not in self.constants:
             return self.values[item]
         return self._constant(item).value
+
+    def _stored(self, item: str | Constant) -> Any:
+        """What is stored, or a value that another op of weights made of it."""
+        known = isinstance(item, Constant) or item in self.constants
+        return self._constant(item) if known else self.value(item)
 
     def _constant(self, item: str | Constant) -> Constant:
         if isinstance(item, Constant):

@@ -57,12 +57,22 @@ class CoreAIBackend:
             raise InvalidInput(
                 f"{package}: no function {function!r}; it has: {', '.join(functions)}"
             )
+        if any(None in type_.shape for type_ in functions[function].inputs.values()):
+            raise InvalidInput(
+                f"{package}, function {function!r}: a flexible size; an asset holds the functions "
+                "whose sizes are fixed"
+            )
         if package not in self._models:
             asset = self._asset(package)
             check_origin(asset, check_asset(asset), package, self.precision)
             self._models[package] = self._run(self._open(asset))
         loaded = self._models[package].load_function(function)
         return _Function(self._run, loaded, functions[function], self.dtype)
+
+    def open(self, asset: Path, declared: Function) -> "_Function":
+        """A function of an asset that somebody wrote, with the types of the program behind it."""
+        loaded = self._run(self._open(asset)).load_function(declared.name)
+        return _Function(self._run, loaded, declared, self.dtype)
 
     def close(self) -> None:
         """Let go of all models; functions that were loaded can no longer be called."""
@@ -125,7 +135,9 @@ class _Function:
         from coreai.runtime import NDArray
 
         given = {
-            name: NDArray(np.array(inputs[name], kind, order="C"))
+            name: state.tensors[name]  # a state that no call changes is an input like others
+            if name in self.states
+            else NDArray(np.array(inputs[name], kind, order="C"))
             for name, kind in self._kinds.items()
         }
         kept = {name: state.tensors[name] for name in self._kept} if self._kept else None

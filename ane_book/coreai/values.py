@@ -82,9 +82,7 @@ def _packed(array: np.ndarray, bits: int) -> np.ndarray:
 
 
 def lifted(value: Any, lift: bool) -> Any:
-    """Half precision widened to single, where asked for."""
+    """Half precision widened to single, where asked for; what is wide is rounded to half first."""
     from coreai import authoring
 
-    if lift and value.type.dtype == authoring.float16:
-        return authoring.cast(value, np.float32)
-    return value
+    return authoring.cast(authoring.cast(value, np.float16), np.float32) if lift else value

@@ -5,9 +5,10 @@
     python research/measurements/core_ai.py tokens_fp16 assets  # these; the others stay
 
 A layer of SmolLM2 in both precisions; its bundles' bytes by functions and kinds of weights, with 24
-tokens each; a tiny model of every family; coremltools' own op tests in single precision; assets
-opened by every coreai-core that the package index has, and damaged. On Linux `coreai-core` runs a
-model on the CPU and takes no options: nothing here is about an ANE.
+tokens each; a tiny model of every architecture; coremltools' own op tests in single precision;
+packages as others convert them; assets opened by every coreai-core that the package index has, and
+damaged. On Linux `coreai-core` runs a model on the CPU and takes no options: nothing here is about
+an ANE.
 """
 
 from collections import Counter
@@ -33,7 +34,8 @@ sys.path += [str(ROOT / folder) for folder in ("benchmarks", "tests", "tests/cor
 
 from _common import MEASUREMENTS, MODEL, STARTED, bundle, record, weights_file
 from _damage import KINDS
-from _tiny import TINY, prompt, tiny_model, write_checkpoint
+from _families import ARCHITECTURES, compared
+from _tiny import prompt, tiny_model, write_checkpoint
 from ane_book import MLProgram, convert
 from ane_book.bundle import Bundle
 from ane_book.conversion.write.lowering import lower
@@ -49,6 +51,7 @@ from ane_book.weights import open_source
 import numpy as np
 import op_tests
 import torch
+import wild
 
 LAYER, SLOTS, USED = 11, 128, 40  # layer, slots of the cache, those in use
 OUTPUTS = ("hidden_out", "new_keys", "new_values")
@@ -189,15 +192,12 @@ def token_rows(precision: str = "fp32") -> list[dict]:
 
 
 def families() -> dict[str, dict]:
-    """Tokens of a tiny model of every family with random weights."""
+    """A tiny model of every architecture with random weights: tokens, or numbers."""
     found = {}
-    for family in sorted(TINY):
-        with TemporaryDirectory() as folder:
-            checkpoint = write_checkpoint(tiny_model(family), Path(folder))
-            made = convert(str(checkpoint), out=Path(folder) / "made", context=32, prefill=8)
-            row = same_tokens(made, prompt(11), 16)
-        found[family] = {key: row[key] for key in ("tokens", "equal")}
-    print(found)
+    for kind, names in ARCHITECTURES.items():
+        for name in names:
+            found[f"{kind} {name}"] = {"kind": kind} | compared(kind, name)
+            print(kind, name, found[f"{kind} {name}"], flush=True)
     return found
 
 
@@ -339,6 +339,16 @@ def assets() -> dict:
             "damaged": damaged(folder / "damage"),
             "calls": calls(folder / "calls"),
         }
+def packages_of_others() -> list[dict]:
+    """Each function of each package in single precision, with the largest difference in half."""
+    rows = {}
+    for row in wild.run("--long=all"):
+        key = row["test"].replace("fp16-", "fp32-"), row["package"], row["function"]
+        if row.pop("precision") == "fp32":
+            rows[key] = row
+        elif key in rows and "refused" not in row:
+            rows[key]["half"] = row["difference"]
+    return list(rows.values())
 
 
 PARTS = {
@@ -351,6 +361,7 @@ PARTS = {
         {"files": list(op_tests.FILES)} | op_tests.run(op_tests.FILES, "-n", "2")
     ),
     "assets": assets,
+    "wild": packages_of_others,
 }
 
 

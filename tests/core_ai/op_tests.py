@@ -12,6 +12,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from _coremltools_tests import run_pytest
 
 HERE = Path(__file__).parent
+#: Expects sums over one channel instead of `size`: tests/conformance/known.toml says more.
+WRONG = "TestNormalizationLocalResponseNorm::test_builder_to_backend_smoke"
 #: What the record counts: the ops that programs of this library and most networks are made of.
 FILES = (
     "activation", "conv", "elementwise_binary", "elementwise_unary", "image_resizing", "linear",
@@ -25,7 +27,8 @@ def run(files: Iterable[str], *options: str) -> dict:
     """Counts of the cases in files of iOS 14's ops, such as "linear".
 
     equal: the values that the case expects; refused: an op or a size by name, whose counts `ops`
-    has; other: what the case skips itself, or expects to fail; failed: the names of the rest.
+    has; other: what the case skips itself, or expects to fail, or is WRONG; failed: the names of
+    the rest.
     Raises RuntimeError where pytest did not come to an end.
     """
     paths = [f"converters/mil/mil/ops/tests/iOS14/test_{name}.py" for name in files]
@@ -43,8 +46,11 @@ def counted(report: Path) -> dict:
     found, ops, failed = Counter(equal=0, refused=0, other=0), Counter(), []
     for case in ET.parse(report).iter("testcase"):
         skipped = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            failed.append(f"{case.get('classname')}::{case.get('name')}")
+        name = f"{case.get('classname')}::{case.get('name')}"
+        if WRONG in name:
+            found["other"] += 1
+        elif case.find("failure") is not None or case.find("error") is not None:
+            failed.append(name)
         elif skipped is None:
             found["equal"] += 1
         elif (why := skipped.get("message", "")).startswith("refused"):

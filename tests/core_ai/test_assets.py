@@ -1,5 +1,6 @@
 """Assets of Core AI: what they compute, hold and weigh, and what is refused."""
 
+from _families import ARCHITECTURES, compared
 from _long import long_but
 from _tiny import TINY, prompt
 from ane_book import coreai
@@ -9,6 +10,7 @@ from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.runtime import Session
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
+from coremltools.optimize import coreml as cto
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -37,9 +39,7 @@ def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize(
-    "family, form", long_but(CASES, ("llama", "state"), ("llama", "lut4"))
-)
+@pytest.mark.parametrize("family, form", long_but(CASES, ("llama", "state"), ("llama", "lut4")))
 def test_tokens_are_the_executors(family, form, tiny_bundle):
     _, bundle = tiny_bundle(family, **FORMS[form])
     here, there = (Session(bundle, "fp32", backend) for backend in ("mil", "coreai"))
@@ -47,6 +47,23 @@ def test_tokens_are_the_executors(family, form, tiny_bundle):
     found = there.generate(ids, max_tokens=16).token_ids
     assert found == here.generate(ids, max_tokens=16).token_ids
     assert len(found) > 2
+
+
+@pytest.mark.parametrize(
+    "kind, name",
+    long_but(
+        [("decoder", "zaya")]
+        + [(k, n) for k, names in ARCHITECTURES.items() if k != "decoder" for n in names],
+        ("embedder", "bert"),
+        ("tagger", "dispatch"),
+    ),
+)
+def test_other_architectures_give_the_executors_numbers(kind, name):
+    found = compared(kind, name)
+    if kind == "decoder":
+        assert found["equal"] == found["tokens"] > 2
+    else:
+        assert found["numbers"] > 1 and found["difference"] < 1e-5
 
 
 def size(folder):
@@ -71,6 +88,29 @@ def test_palettes_are_carried_as_indices(tiny_bundle, tmp_path):
     assert sizes["lut4"] < 0.5 * sizes["none"]
 
 
+def test_zeros_are_carried_as_a_mask(tmp_path):
+    """Three of four weights are zero: the asset has a bit for each, and the fourth."""
+    weight = np.zeros((64, 64), np.float32)
+    weight[:, ::4] = np.linspace(-1, 1, 1024).reshape(64, 16)
+    path = program(tmp_path, lambda x: mb.linear(x=x, weight=weight), (2, 64))
+    sparse = cto.prune_weights(
+        ct.models.MLModel(str(path), skip_model_load=True),
+        cto.OptimizationConfig(
+            cto.OpMagnitudePrunerConfig(target_sparsity=0.7, weight_threshold=0)
+        ),
+    )
+    sparse.save(str(tmp_path / "sparse.mlpackage"))
+    sizes = [
+        size(coreai.save_asset(tmp_path / f"{name}.mlpackage", tmp_path / f"{name}.aimodel"))
+        for name in ("made", "sparse")
+    ]
+    assert sizes[0] - sizes[1] > 0.6 * 2 * weight.size
+    x = np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64)
+    function = CoreAIBackend("fp32").load(tmp_path / "sparse.mlpackage", "main")
+    (found,) = function.predict({"x": x}).values()
+    assert np.abs(found - x @ weight.T.astype(np.float16).astype(np.float32)).max() < 1e-5
+
+
 def program(tmp_path, operation, shape=(1, 3, 4, 4)):
     @mb.program(input_specs=[mb.TensorSpec(shape=shape)], opset_version=ct.target.iOS17)
     def made(x):
@@ -82,10 +122,9 @@ def program(tmp_path, operation, shape=(1, 3, 4, 4)):
 
 
 def test_an_op_without_a_counterpart_is_named_and_nothing_is_written(tmp_path):
-    path = program(tmp_path, lambda x: mb.local_response_norm(x=x, size=3, name="responses"))
-    named = "local_response_norm ('responses_cast_fp16', function 'main')"
-    assert coreai.missing_ops(path) == [named]
-    with pytest.raises(InvalidInput, match="no counterpart for local_response_norm"):
+    path = program(tmp_path, lambda x: mb.non_zero(x=x, name="places"))
+    assert coreai.missing_ops(path) == ["non_zero ('places', function 'main')"]
+    with pytest.raises(InvalidInput, match="no counterpart for non_zero"):
         coreai.save_asset(path, tmp_path / "made.aimodel")
     assert [file.name for file in tmp_path.iterdir() if file.name != "cache"] == ["made.mlpackage"]
 

@@ -14,6 +14,8 @@ counterpart for gru ('y', function 'main')"/></testcase>
 <testcase classname="A" name="open"><skipped message="refused: a flexible size: fp32"/></testcase>
 <testcase classname="A" name="late"><skipped message="refused: x.mlpackage: Core AI refuses the
 program: 'coreai.reshape' op has a fault"/></testcase>
+<testcase classname=".TestNormalizationLocalResponseNorm"
+name="test_builder_to_backend_smoke[fp32]"><failure message="not equal"/></testcase>
 <testcase classname="A" name="other"><skipped message="requires TensorFlow"/></testcase>
 </testsuite></testsuites>"""
 
@@ -21,7 +23,7 @@ program: 'coreai.reshape' op has a fault"/></testcase>
 def test_what_counts_as_equal_refused_and_failed(tmp_path):
     (tmp_path / "report.xml").write_text(REPORT)
     found = op_tests.counted(tmp_path / "report.xml")
-    assert (found["equal"], found["refused"], found["other"]) == (1, 3, 1)
+    assert (found["equal"], found["refused"], found["other"]) == (1, 3, 2)
     assert found["failed"] == ["A::died", "A::wrong"]
     assert found["ops"] == {"flexible size": 1, "gru": 1, "reshape": 1}
 

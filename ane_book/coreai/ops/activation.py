@@ -37,9 +37,10 @@ def leaky_relu(x: Any, alpha: float) -> Any:
 
 @op()
 def prelu(x: Any, alpha: Any) -> Any:
-    slope = reshaped(alpha, [1, -1, *[1] * (len(shape_of(x)) - 2)])
+    """alpha may be single where x is half."""
+    slope = ai.cast(reshaped(alpha, [1, -1, *[1] * (len(shape_of(x)) - 2)]), np.float32)
     positive = ai.broadcasting_greater(x, like(x, 0))
-    return ai.broadcasting_where(positive, x, ai.broadcasting_mul(x, slope))
+    return ai.broadcasting_where(positive, x, wide(lambda x: ai.broadcasting_mul(x, slope), x))
 
 
 @op()

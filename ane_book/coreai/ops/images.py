@@ -13,6 +13,7 @@ import numpy as np
 from . import op
 from .common import constant, counts, ints, reshaped, shape_of, wide
 from .indexing import take
+from .products import padded
 
 
 def _linear(x: Any, sizes: dict[int, int], mode: str) -> Any:
@@ -66,6 +67,24 @@ def resize_bilinear(x: Any, sampling_mode: str = "DEFAULT", *, _out: list, **_si
 
 
 @op()
+def resize(
+    x: Any, shape: list[int], resized_dims: int, interpolation_mode: str = "LINEAR",
+    sampling_mode: str = "DEFAULT", *, _out: list,
+) -> Any:  # fmt: skip
+    wanted = shape[len(shape) - resized_dims :]
+    sizes = {i - resized_dims: size for i, size in enumerate(wanted) if size}
+    if interpolation_mode == "LINEAR":
+        return _linear(x, sizes, sampling_mode)
+    if sampling_mode in ("DEFAULT", "UNALIGN_CORNERS"):
+        return _nearest(x, sizes, 0.5)
+    for axis, size in sizes.items():
+        last = shape_of(x)[axis] - 1
+        points = sampling_points(sampling_mode, 0, last, size).numpy()
+        x = take(x, axis, np.floor(points + 0.5).clip(0, last).astype(np.int32))
+    return x
+
+
+@op()
 def crop(x: Any, crop_height: list[int], crop_width: list[int]) -> Any:
     shape = shape_of(x)
     begin, end = [0] * len(shape), list(shape)
@@ -104,3 +123,19 @@ def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
     (n, c, h, w), f = shape_of(x), downscale_factor
     h, w = h // f, w // f
     return _moved(x, [n, c, h, f, w, f], [0, 1, 3, 5, 2, 4], [n, c * f * f, h, w])
+
+
+@op()
+def space_to_batch(x: Any, block_shape: list[int], paddings: list[list[int]]) -> Any:
+    x = padded(x, [(before, after) for before, after in paddings])
+    (n, c, h, w), (bh, bw) = shape_of(x), block_shape
+    h, w = h // bh, w // bw
+    return _moved(x, [n, c, h, bh, w, bw], [3, 5, 0, 1, 2, 4], [bh * bw * n, c, h, w])
+
+
+@op()
+def batch_to_space(x: Any, block_shape: list[int], crops: list[list[int]]) -> Any:
+    (n, c, h, w), (bh, bw) = shape_of(x), block_shape
+    n //= bh * bw
+    whole = _moved(x, [bh, bw, n, c, h, w], [2, 3, 4, 0, 5, 1], [n, c, h * bh, w * bw])
+    return crop(whole, *crops)

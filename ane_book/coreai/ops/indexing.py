@@ -23,10 +23,10 @@ def take(x: Any, axis: int, places: np.ndarray) -> Any:
 def gather(x: Any, indices: Any, axis: int = 0, batch_dims: int = 0, validate_indices: bool = False,
            *, _out: list) -> Any:  # fmt: skip
     """Rows of the first axis by gather_nd; another axis is brought to the front and back."""
-    if batch_dims:
-        raise ValueError("batch_dims")
     rank, picked = len(shape_of(x)), shape_of(indices)
     axis %= rank
+    if batch_dims:
+        return _gather_batches(x, indices, axis, batch_dims, list(_out[0].shape))
     order = [axis, *(a for a in range(rank) if a != axis)]
     moved = x if axis == 0 else ai.transpose(x, counts(*order))
     found = ai.gather_nd(moved, reshaped(ai.cast(indices, np.int32), [*picked, 1]))
@@ -35,6 +35,16 @@ def gather(x: Any, indices: Any, axis: int = 0, batch_dims: int = 0, validate_in
         back = [*range(k, k + axis), *range(k), *range(k + axis, k + rank - 1)]
         found = ai.transpose(found, counts(*back))
     return reshaped(found, list(_out[0].shape))
+
+
+def _gather_batches(x: Any, indices: Any, axis: int, batch_dims: int, shape: list[int]) -> Any:
+    """The first axes of both go together: one place a batch, the same along all other axes."""
+    sizes, picked = shape_of(x), shape_of(indices)
+    batch, count = picked[:batch_dims], prod(picked[batch_dims:])
+    flat = [*batch, *[1] * (axis - batch_dims), count, *[1] * (len(sizes) - axis - 1)]
+    places = reshaped(ai.cast(indices, np.int32), flat)
+    places = ai.broadcast_to(places, counts(*sizes[:axis], count, *sizes[axis + 1 :]))
+    return reshaped(ai.gather_along_axis(x, places, np.int32(axis)), shape)
 
 
 @op()
@@ -116,6 +126,26 @@ def scatter(
     rows = reshaped(indices, [count if i == axis else 1 for i in range(len(sizes))])
     places = ai.broadcast_to(ai.cast(rows, np.int32), counts(*sizes))
     return _scattered(data, axis, places, reshaped(updates, sizes), mode)
+
+
+@op()
+def scatter_nd(
+    data: Any, indices: Any, updates: Any, mode: str = "add", validate_indices: bool | None = None
+) -> Any:
+    """Rows of a table, whose numbers are the coordinates' distances from its begin."""
+    sizes, depth = shape_of(data), shape_of(indices)[-1]
+    places = ai.cast(indices, np.int32)
+    if not validate_indices:  # negative ones count from the end of their axis
+        extent = constant(ints(*sizes[:depth]))
+        below = ai.broadcasting_greater(like(places, 0), places)
+        places = ai.broadcasting_where(below, ai.broadcasting_add(places, extent), places)
+    steps = constant(ints(*(prod(sizes[axis + 1 : depth]) for axis in range(depth))))
+    rows = ai.reduce_sum(ai.broadcasting_mul(places, steps), ints(len(shape_of(places)) - 1))
+    count, width = prod(shape_of(indices)[:-1]), prod(sizes[depth:])
+    rows = ai.broadcast_to(reshaped(rows, [count, 1]), counts(count, width))
+    table = reshaped(data, [prod(sizes[:depth]), width])
+    made = _scattered(table, 0, rows, reshaped(updates, [count, width]), mode)
+    return reshaped(made, sizes)
 
 
 # --- order --------------------------------------------------------------------------------------

@@ -4,11 +4,12 @@ from math import prod, sqrt
 from typing import Any
 
 from coreai import authoring as ai
+from mlprogram.ops.conv import resolve_padding
 import numpy as np
 
 from . import op
 from .activation import softmax
-from .common import counts, like, reshaped, shape_of, wide
+from .common import counts, ints, like, reshaped, shape_of, wide
 
 
 def _swapped(x: Any) -> Any:
@@ -59,8 +60,6 @@ def _sides(
     kind: str, pad: list[int] | None, sizes: list[int], kernel: list[int], strides: list[int],
     dilations: list[int],
 ) -> list[tuple[int, int]]:  # fmt: skip
-    from mlprogram.ops.conv import resolve_padding
-
     extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     return resolve_padding(kind.lower(), pad, sizes, extent, strides)
 
@@ -93,6 +92,48 @@ def conv(
     if bias is not None:
         made = ai.broadcasting_add(made, reshaped(bias, [1, -1, *[1] * len(kernel)]))
     return made
+
+
+@op()
+def conv_transpose(
+    x: Any, weight: Any, bias: Any = None, pad: list[int] | None = None,
+    output_shape: list[int] | None = None, pad_type: str = "valid",
+    strides: list[int] | None = None, dilations: list[int] | None = None, groups: int = 1,
+    *, _out: list,
+) -> Any:  # fmt: skip
+    """The full result, then cut or filled with zeros to the declared size, by the executor's rule.
+
+    Of 1 dimension a second of size 1 is added.
+    """
+    kernel = shape_of(weight)[2:]
+    strides, dilations = strides or [1] * len(kernel), dilations or [1] * len(kernel)
+    if flat := len(kernel) == 1:
+        x, weight = (reshaped(v, [*shape_of(v)[:2], 1, shape_of(v)[2]]) for v in (x, weight))
+        strides, dilations = [1, *strides], [1, *dilations]
+    make = ai.conv_transpose3d if len(kernel) == 3 else ai.conv_transpose2d
+    none = [0] * len(strides)
+    numbers = [np.array(n, np.uint32) for n in (strides, none, dilations, none, groups)]
+    made = make(x, weight, *numbers)
+    if flat:
+        made = reshaped(made, [*shape_of(made)[:2], shape_of(made)[3]])
+    made = _cut(made, pad_type.lower(), pad, list(_out[0].shape)[2:])
+    if bias is not None:
+        made = ai.broadcasting_add(made, reshaped(bias, [1, -1, *[1] * len(kernel)]))
+    return made
+
+
+def _cut(full: Any, kind: str, pad: list[int] | None, sizes: list[int]) -> Any:
+    """The part of a full transposed convolution that a padding leaves."""
+    shape = shape_of(full)
+    if kind == "same":
+        before = [max(0, f - size) // 2 for f, size in zip(shape[2:], sizes, strict=True)]
+    else:
+        sides = resolve_padding(kind, pad, shape[2:], shape[2:], [1] * len(sizes))
+        before = [b for b, _ in sides]
+    ends = [min(f, b + size) for f, b, size in zip(shape[2:], before, sizes, strict=True)]
+    kept = ai.slice_(full, ints(0, 0, *before), ints(*shape[:2], *ends), ints(*[1] * len(shape)))
+    rest = [(0, size - (end - b)) for size, end, b in zip(sizes, ends, before, strict=True)]
+    return padded(kept, rest)
 
 
 @op()

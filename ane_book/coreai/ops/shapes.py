@@ -7,6 +7,7 @@ import numpy as np
 
 from . import COREAI_OPS, op
 from .common import constant, counts, ints, like, reshaped, shape_of
+from .indexing import take
 
 
 def _by_declared_shape(x: Any, *, _out: list, **_ignored: Any) -> Any:
@@ -26,6 +27,7 @@ def transpose(x: Any, perm: list[int]) -> Any:
 
 @op()
 def concat(values: list[Any], axis: int, interleave: bool = False) -> Any:
+    values = [reshaped(v, shape_of(v) or [1]) for v in values]  # MIL joins scalars too
     rank = len(shape_of(values[0]))
     if interleave:
         axis %= rank
@@ -107,8 +109,48 @@ def slice_by_index(
     begin_mask: list[bool] | None = None, end_mask: list[bool] | None = None,
     squeeze_mask: list[bool] | None = None, *, _out: list,
 ) -> Any:  # fmt: skip
-    bounds = _bounds(shape_of(x), begin, end, stride, begin_mask, end_mask, squeeze_mask)
-    return reshaped(ai.slice_(x, *bounds), list(_out[0].shape))
+    if isinstance(begin, list) and isinstance(end, list) and min(stride or [1]) < 0:
+        made = _backwards(x, begin, end, stride, begin_mask, end_mask, squeeze_mask)
+    else:
+        bounds = _bounds(shape_of(x), begin, end, stride, begin_mask, end_mask, squeeze_mask)
+        made = ai.slice_(x, *bounds)
+    return reshaped(made, list(_out[0].shape))
+
+
+def _backwards(x: Any, begin, end, stride, begin_mask, end_mask, squeeze_mask) -> Any:
+    """A slice by the places of each axis, which may be walked from the end."""
+    none = [False] * len(begin)
+    masks = (mask or none for mask in (begin_mask, end_mask, squeeze_mask))
+    rows = zip(begin, end, stride, *masks, strict=True)
+    for axis, (b, e, step, open_begin, open_end, one) in enumerate(rows):
+        size = shape_of(x)[axis]
+        which = slice(None if open_begin else b, None if open_end else e, step)
+        places = [b % size] if one else list(range(*which.indices(size)))
+        x = x if places == list(range(size)) else take(x, axis, ints(*places))
+    return x
+
+
+@op()
+def sliding_windows(x: Any, axis: int, size: int, stride: int = 1, *, _out: list) -> Any:
+    """(..., D, ...) -> (..., windows, size, ...)"""
+    axis %= len(shape_of(x))
+    first = np.arange(_out[0].shape[axis], dtype=np.int32)[:, None] * stride
+    places = (first + np.arange(size, dtype=np.int32)).ravel()
+    return reshaped(take(x, axis, places), list(_out[0].shape))
+
+
+@op()
+def reverse_sequence(x: Any, lengths: Any, seq_axis: int = 0, batch_axis: int = 0) -> Any:
+    shape = shape_of(x)
+    sizes = [size if axis in (seq_axis, batch_axis) else 1 for axis, size in enumerate(shape)]
+    column = [size if axis == batch_axis else 1 for axis, size in enumerate(shape)]
+    row = [size if axis == seq_axis else 1 for axis, size in enumerate(shape)]
+    ends = reshaped(ai.cast(lengths, np.int32), column)
+    places = constant(np.arange(shape[seq_axis], dtype=np.int32).reshape(row))
+    turned = ai.broadcasting_sub(ai.broadcasting_sub(ends, like(ends, 1)), places)
+    order = ai.broadcasting_where(ai.broadcasting_greater(ends, places), turned, places)
+    order = ai.broadcast_to(reshaped(order, sizes), counts(*shape))
+    return ai.gather_along_axis(x, order, np.int32(seq_axis))
 
 
 @op()
