@@ -18,7 +18,15 @@ from ane_book.claims import find
 from ane_book.errors import InvalidInput
 from mlprogram.package.container import blob_values
 from mlprogram.package.files import proto
-from mlprogram.package.weight_file import HEADER, RECORD, stored_bytes
+from mlprogram.package.weight_file import (
+    HEADER,
+    RECORD,
+    SUB_BYTE,
+    VERSION,
+    blob_record,
+    pack_bits,
+    stored_bytes,
+)
 import numpy as np
 
 __all__ = ["WeightFiles", "file_sizes", "spread_weights"]
@@ -74,11 +82,11 @@ class WeightFiles:
         self._open()
 
     def _open(self) -> None:
-        from coremltools.libmilstoragepython import _BlobStorageWriter
-
         number = max(len(self._ends) - 1, 0)
         self.name = FOLDER + _name(number)
-        self._writer = _BlobStorageWriter(str(self._folder / _name(number)))
+        self._file = (self._folder / _name(number)).open("wb", buffering=0)
+        self._count = 0
+        self._file.write(HEADER.pack(0, VERSION))
 
     def write(self, name: str, dtype: str, array: np.ndarray) -> tuple[str, int]:
         """Append an operand of the weight `name`; returns its file and the offset in it.
@@ -87,16 +95,30 @@ class WeightFiles:
         a blob that is too large for any file.
         """
         files = len(self._ends)
-        _append(self._ends, stored_bytes(dtype, array.shape))
+        size = stored_bytes(dtype, array.shape)
+        _append(self._ends, size)
         _refuse_large(self._ends[-1], name)
         if 0 < files < len(self._ends):
-            self._open()  # which also closes the file before
-        flat = np.ascontiguousarray(array).reshape(-1)
-        raw = flat.view(np.uint16) if dtype == "fp16" else flat
-        return self.name, getattr(self._writer, f"write_{dtype}_data")(raw)
+            self.close()
+            self._open()
+        offset = self._ends[-1] - size - RECORD.size
+        self._file.seek(offset)
+        self._file.write(blob_record(dtype, array.shape, offset))
+        bits = SUB_BYTE.get(dtype)
+        raw = pack_bits(array, bits) if bits else np.ascontiguousarray(array)
+        self._write_all(raw.reshape(-1).view(np.uint8))
+        self._count += 1
+        return self.name, offset
+
+    def _write_all(self, raw: np.ndarray) -> None:
+        while raw.size:  # Linux takes 2 GB at most in one call
+            raw = raw[self._file.write(raw.data) :]
 
     def close(self) -> None:
-        del self._writer
+        """Write the count of blobs, and close the file."""
+        self._file.seek(0)
+        self._file.write(HEADER.pack(self._count, VERSION))
+        self._file.close()
 
 
 def spread_weights(package: Path) -> None:
@@ -139,7 +161,7 @@ def _spread(whole: Path, folder: Path, names: dict[int, str]) -> dict[int, tuple
             source.seek(start)
             with (folder / file).open("r+b" if counts[file] else "wb") as out:
                 counts[file] += 1
-                out.write(HEADER.pack(counts[file], 2))
+                out.write(HEADER.pack(counts[file], VERSION))
                 out.seek(at)
                 out.write(RECORD.pack(sentinel, code, size, at + RECORD.size, padding))
                 out.write(source.read(size))
