@@ -116,7 +116,6 @@ def test_files_are_byte_for_byte_those_of_coremltools(tmp_path):
             array = numbers.astype(NUMPY[dtype])
             raw = array.view(np.uint16) if dtype == "fp16" else array
             assert ours.write("w", dtype, array)[1] == getattr(theirs, f"write_{dtype}_data")(raw)
-    ours.close()
     del theirs
     assert (tmp_path / "weight.bin").read_bytes() == (tmp_path / "theirs.bin").read_bytes()
 

@@ -206,7 +206,6 @@ class PackageWriter:
         """Write the model file and the manifest; the package is complete after this."""
         self._model.description.defaultFunctionName = default_function
         self._model.description.metadata.shortDescription = description
-        self._files.close()
         (self._data / "model.mlmodel").write_bytes(
             self._model.SerializeToString(deterministic=True)
         )

@@ -74,19 +74,16 @@ def _refuse_large(end: int, name: str) -> None:
 
 
 class WeightFiles:
-    """Writes the weight files of a package into its folder `weights`, one blob after the other."""
+    """Writes the weight files of a package into its folder `weights`, one blob after the other.
+
+    No file stays open: one that is interrupted leaves nothing to be closed.
+    """
 
     def __init__(self, folder: Path):
         self._folder = folder
         self._ends: list[int] = []
-        self._open()
-
-    def _open(self) -> None:
-        number = max(len(self._ends) - 1, 0)
-        self.name = FOLDER + _name(number)
-        self._file = (self._folder / _name(number)).open("wb", buffering=0)
-        self._count = 0
-        self._file.write(HEADER.pack(0, VERSION))
+        self._count = 0  # blobs of the present file
+        (folder / _name(0)).write_bytes(HEADER.pack(0, VERSION))
 
     def write(self, name: str, dtype: str, array: np.ndarray) -> tuple[str, int]:
         """Append an operand of the weight `name`; returns its file and the offset in it.
@@ -94,31 +91,22 @@ class WeightFiles:
         dtype: of MIL; values of fewer than 8 bits are given one to a byte. Raises InvalidInput for
         a blob that is too large for any file.
         """
-        files = len(self._ends)
-        size = stored_bytes(dtype, array.shape)
+        files, size = len(self._ends), stored_bytes(dtype, array.shape)
         _append(self._ends, size)
         _refuse_large(self._ends[-1], name)
-        if 0 < files < len(self._ends):
-            self.close()
-            self._open()
-        offset = self._ends[-1] - size - RECORD.size
-        self._file.seek(offset)
-        self._file.write(blob_record(dtype, array.shape, offset))
+        self._count = self._count + 1 if len(self._ends) == files else 1
+        file, offset = _name(len(self._ends) - 1), self._ends[-1] - size - RECORD.size
         bits = SUB_BYTE.get(dtype)
         raw = pack_bits(array, bits) if bits else np.ascontiguousarray(array)
-        self._write_all(raw.reshape(-1).view(np.uint8))
-        self._count += 1
-        return self.name, offset
-
-    def _write_all(self, raw: np.ndarray) -> None:
-        while raw.size:  # Linux takes 2 GB at most in one call
-            raw = raw[self._file.write(raw.data) :]
-
-    def close(self) -> None:
-        """Write the count of blobs, and close the file."""
-        self._file.seek(0)
-        self._file.write(HEADER.pack(self._count, VERSION))
-        self._file.close()
+        mode = "wb" if self._count == 1 else "r+b"
+        with (self._folder / file).open(mode, buffering=0) as out:
+            out.write(HEADER.pack(self._count, VERSION))
+            out.seek(offset)
+            out.write(blob_record(dtype, array.shape, offset))
+            left = raw.reshape(-1).view(np.uint8)
+            while left.size:  # Linux takes 2 GB at most in one call
+                left = left[out.write(left.data) :]
+        return FOLDER + file, offset
 
 
 def spread_weights(package: Path) -> None:
