@@ -143,8 +143,8 @@ def _lower(
     sharpen_epsilon(operations, epsilons)
     _inline_constants(operations, package, parameters)
     made = proto("MIL_pb2").Block(operations=operations, outputs=block.outputs)
-    for constant, parameter in parameters.items():
-        made.attributes[constant].CopyFrom(immediate(parameter))
+    for constant, name in parameters.items():
+        made.attributes[constant].CopyFrom(immediate(name))
     return made
 
 
