@@ -18,6 +18,7 @@ from ane_book.bundle import Bundle, regular_files, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Embedding, Part, Source, Tags, Vectors
+from ane_book.conversion.ahead import ahead
 from ane_book.conversion.encoding import Encoding, StoredEncoding, rounded
 from ane_book.conversion.golden import GoldenPass
 from ane_book.conversion.packages import adapters_of, part_of
@@ -252,7 +253,7 @@ class BundleBuilder:
             self._advance(f"layer {layer + 1} of {self.config.num_layers}")
 
     def _write_shard(self, layers: range, program: Program, pieces: dict) -> None:
-        weights = self._states(layers)
+        weights = ahead(self._states(layers))
         self._whole(program.package, lambda path: self.shard(path, pieces, layers, weights))
 
     def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:

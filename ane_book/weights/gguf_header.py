@@ -28,6 +28,7 @@ __all__ = ["GGUFTensor", "map_file", "read_header"]
 # Limits on a header, three times the largest one known. Without them most damaged lengths would
 # pass, because a file has gigabytes after its header.
 HEADER_BYTES, HEADER_VALUES = 1 << 28, 1 << 22
+LENGTH = struct.Struct("<Q")  # of a text
 ENTRY, ROW = 8 + 4 + 1, 8 + 4 + 4 + 8  # the least bytes of a metadata entry, of a tensor's row
 
 #: Metadata types that are one number -> their numpy dtype.
@@ -89,8 +90,13 @@ class _Cursor:
         return struct.unpack("<" + code, self.take(struct.calcsize(code)))[0]
 
     def string(self) -> str:
+        """A text after its length; a vocabulary has some hundred thousand of them."""
+        start = self.at + LENGTH.size
+        self._check(start)
+        self.at = start + LENGTH.unpack_from(self.data, self.at)[0]
+        self._check(self.at)
         try:
-            return str(self.take(self.integer("Q")), "utf-8")
+            return str(self.data[start : self.at], "utf-8")
         except UnicodeDecodeError:
             raise InvalidWeights(f"{self.path}: damaged: text at {self.at} is not UTF-8") from None
 

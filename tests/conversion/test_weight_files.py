@@ -10,7 +10,7 @@ from ane_book.bundle import Bundle
 from ane_book.conversion.plan import plan
 from ane_book.conversion.write import weight_files
 from ane_book.conversion.write.program import PackageWriter
-from ane_book.conversion.write.weight_files import file_sizes, spread_weights
+from ane_book.conversion.write.weight_files import WeightFiles, file_sizes, spread_weights
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.evidence import laws
 from ane_book.evidence.placement.placed import place
@@ -21,6 +21,7 @@ from mlprogram import MLProgram
 from mlprogram.contents import inspect_package
 from mlprogram.package.container import save
 from mlprogram.package.reader import Package
+from mlprogram.package.weight_file import NUMPY, SUB_BYTE
 import numpy as np
 import pytest
 import torch
@@ -101,6 +102,22 @@ class TestBundles:
             program = MLProgram(tmp_path / name, "decode")
             found = program.predict(given, program.make_state())
             np.testing.assert_array_equal(found["hidden_out"], outputs["hidden_out"])
+
+
+def test_files_are_byte_for_byte_those_of_coremltools(tmp_path):
+    from coremltools.libmilstoragepython import _BlobStorageWriter
+
+    ours, draw = WeightFiles(tmp_path), np.random.default_rng(0)
+    theirs = _BlobStorageWriter(str(tmp_path / "theirs.bin"))
+    for dtype, bits in [*SUB_BYTE.items(), ("int8", 8), ("uint8", 8), ("fp16", 16)]:
+        for count in (1, 5, 8, 13, 64, 1000):
+            least = -(1 << (bits - 1)) if dtype.startswith("int") else 0
+            numbers = draw.integers(least, least + (1 << min(bits, 10)), count)
+            array = numbers.astype(NUMPY[dtype])
+            raw = array.view(np.uint16) if dtype == "fp16" else array
+            assert ours.write("w", dtype, array)[1] == getattr(theirs, f"write_{dtype}_data")(raw)
+    del theirs
+    assert (tmp_path / "weight.bin").read_bytes() == (tmp_path / "theirs.bin").read_bytes()
 
 
 def test_a_weight_that_fits_in_no_file_is_refused_by_name(tmp_path, monkeypatch):

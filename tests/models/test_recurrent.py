@@ -5,7 +5,6 @@ import json
 from _tiny import assert_cut_anywhere, greedy, prompt, tiny_model, write_checkpoint
 import ane_book
 from ane_book.conversion.plan import plan
-from ane_book.conversion.write import lowering
 from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.evidence.parity import check_parity
 from ane_book.models import find, read_config
@@ -308,7 +307,6 @@ def test_the_engines_own_silu_would_not_do(monkeypatch, tiny, tmp_path):
     ids = prompt(24)
     expected, least = model(torch.tensor([ids])).logits[0], []
     for form in (delta.silu, torch.nn.functional.silu):
-        monkeypatch.setattr(lowering, "_lowered", {})  # else blocks of before are stamped
         monkeypatch.setattr(delta, "silu", form)
         out = tmp_path / form.__module__
         bundle = ane_book.convert(str(folder), out=out, context=32, prefill=8)

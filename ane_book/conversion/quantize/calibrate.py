@@ -55,8 +55,12 @@ class Calibration(GoldenPass):
 
     def of(self, place: int | str) -> dict[str, Moments]:
         """The moments of a layer's projections by the names of their weights, or of HEAD's."""
-        sums = torch.load(self._file(place))
-        return {n: moments_of(x, sums["outputs"][n]) for n, x in sums["inputs"].items()}
+        return {n: Moments(**fields) for n, fields in torch.load(self._file(place)).items()}
+
+    def _save(self, place: int | str, inputs: Sums, outputs: Sums) -> None:
+        """Write what `of` reads, to choose schemes and to quantise by them."""
+        moments = {name: vars(moments_of(x, outputs[name])) for name, x in inputs.items()}
+        torch.save(moments, self._file(place))
 
     def _file(self, place: int | str) -> Path:
         return self.folder / f"calibration_{place}.pt"
@@ -74,7 +78,7 @@ class Calibration(GoldenPass):
             block, kind = self._block(layer)
             with torch.no_grad(), _watched(block) as sums:
                 hidden = [self._after(block, x, kind, layer) for x in hidden]
-            torch.save(sums, self._file(layer))
+            torch.save(sums["inputs"], self._file(layer))
             yield f"calibrating layer {layer + 1} of {len(layers)}"
         gradients = self._head(hidden)
         yield "calibrating head"
@@ -86,7 +90,7 @@ class Calibration(GoldenPass):
                     _back(lambda x: self._after(block, x, kind, layer), *pair)  # noqa: B023 - now
                     for pair in zip(layer_inputs.pop(), gradients, strict=True)
                 ]
-            torch.save(forwards | {"outputs": sums["outputs"]}, self._file(layer))
+            self._save(layer, forwards, sums["outputs"])
             yield f"sensitivity of layer {layer + 1} of {len(layers)}"
 
     def _after(self, block: nn.Module, hidden: Tensor, kind: str, layer: int) -> Tensor:
@@ -119,11 +123,9 @@ class Calibration(GoldenPass):
         gradients = [_back(loss, x) for x in graded]
         with torch.no_grad():
             normed = torch.cat([head.norm(x)[0, :, 0] for x in hidden], dim=1)  # (C, all tokens)
-        sums = {
-            "inputs": {HEAD: normed @ normed.T / normed.shape[1]},
-            "outputs": {HEAD: variance / (len(graded) * graded[0].shape[3])},
-        }
-        torch.save(sums, self._file(HEAD))
+        inputs = {HEAD: normed @ normed.T / normed.shape[1]}
+        outputs = {HEAD: variance / (len(graded) * graded[0].shape[3])}
+        self._save(HEAD, inputs, outputs)
         return gradients
 
 

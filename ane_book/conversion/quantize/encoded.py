@@ -97,12 +97,13 @@ def quantize(
     outputs, inputs = weight.shape[:2]
     parts = weight.float().reshape(groups, outputs // groups, blocks, inputs // blocks)
     levels = np.float32(2 ** (bits - 1) - 1)
-    exact = parts.abs().amax(dim=(1, 3), keepdim=True).numpy() / levels  # (G, 1, B, 1)
+    most, least = parts.amax(dim=(1, 3), keepdim=True), parts.amin(dim=(1, 3), keepdim=True)
+    exact = torch.maximum(most, -least).numpy() / levels  # (G, 1, B, 1)
     scale = exact.astype(np.float16)
     low = scale.astype(np.float32) < exact
     scale[low] = np.nextafter(scale[low], np.float16(np.inf))
     scale[scale == 0] = 1  # a group of zeros
-    data = (parts / torch.from_numpy(scale.astype(np.float32))).round().to(torch.int8)
+    data = (parts / torch.from_numpy(scale.astype(np.float32))).round_().to(torch.int8)
     return data.reshape(weight.shape).numpy(), scale.reshape(groups, blocks, 1, 1)
 
 

@@ -7,6 +7,8 @@ makes `x sigmoid(x)` that op again, so what was lowered is rewritten: h = x / 2,
 from dataclasses import replace
 
 from ane_book.conversion.write.lowering import LoweredBlock
+from ane_book.conversion.write.values import immediate
+from mlprogram.package.files import proto
 import numpy as np
 
 __all__ = ["silu_by_tanh"]
@@ -21,18 +23,16 @@ def silu_by_tanh(block: LoweredBlock) -> LoweredBlock:
 
 
 def _by_tanh(silu) -> list:
-    """The ops (MIL_pb2.Operation) in place of a silu, in fp16; the last has its output's name."""
-    from coremltools.converters.mil.backend.mil import helper
-    from coremltools.proto import MIL_pb2
-
+    """The ops (mil.Operation) in place of a silu, in fp16; the last has its output's name."""
+    mil = proto("MIL_pb2")
     (output,), (given,) = silu.outputs, silu.inputs["x"].arguments
     name = output.name
-    half = MIL_pb2.Operation(type="const")
-    half.attributes["val"].CopyFrom(helper.create_scalar_value(np.float16(0.5)))
+    half = mil.Operation(type="const")
+    half.attributes["val"].CopyFrom(immediate(np.float16(0.5)))
     half.outputs.add(name=f"{name}_half", type=half.attributes["val"].type)
 
     def op(type_: str, result: str, **operands: str):
-        made = MIL_pb2.Operation(type=type_)
+        made = mil.Operation(type=type_)
         made.outputs.add(name=result, type=output.type)
         for key, operand in operands.items():
             made.inputs[key].arguments.add(name=operand)
@@ -46,5 +46,5 @@ def _by_tanh(silu) -> list:
         op("add", name, x=f"{name}_h", y=f"{name}_bent"),
     ]
     for each in made:
-        each.attributes["name"].CopyFrom(helper.create_scalar_value(each.outputs[0].name))
+        each.attributes["name"].CopyFrom(immediate(each.outputs[0].name))
     return made

@@ -6,14 +6,14 @@ It takes the usual path: `torch.jit.trace`, then `ct.convert`.
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 import gc
 import hashlib
-import io
-import pickle
 
+from ane_book.conversion.write import kept
 from ane_book.conversion.write.norms import join_norms, sharpen_epsilon
+from ane_book.conversion.write.values import immediate
 from ane_book.progress import silent_coremltools
+from mlprogram.package.files import proto
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant
 import numpy as np
@@ -23,7 +23,6 @@ from torch import Tensor, nn
 __all__ = ["OPSET", "LoweredBlock", "lower"]
 
 OPSET = "CoreML8"  # iOS 18 / macOS 15
-KEPT = 256  # lowered modules, tens of kB each
 
 
 @dataclass(frozen=True)
@@ -34,21 +33,6 @@ class LoweredBlock:
     inputs: dict[str, tuple[int, ...]]  # shapes, by name
     outputs: tuple[str, ...]
     parameters: dict[str, str]  # name of a constant -> name of the module's parameter
-
-
-_lowered: dict[bytes, LoweredBlock] = {}
-
-
-class _Structure(pickle.Pickler):
-    """Pickles modules that lower alike to equal bytes: a parameter, which is left open, counts by
-    its shape, any other tensor by its values."""
-
-    def reducer_override(self, value):
-        if isinstance(value, nn.Parameter):
-            return tuple, (tuple(value.shape),)
-        if isinstance(value, Tensor):
-            return tuple, ((*value.shape, value.detach().numpy().tobytes()),)
-        return NotImplemented
 
 
 def lower(
@@ -65,21 +49,26 @@ def lower(
     precision holds 1e-5 to within 0.1 %, 1e-6 to within 1 % and 1e-10 not at all, so MIL's
     layer_norm gets its eps in single precision.
 
-    Results for the library's own modules are kept for later conversions in this process: other
-    bits or another limit change no block, and lowering takes a third of a small model's time. A
-    class of the caller's is lowered anew: it may change under its name, in a notebook say.
+    What was lowered before is found in the cache (`ane_book.conversion.write.kept`), without
+    coremltools, whose import alone takes seconds: other bits or another limit change no block.
     """
     module.eval().requires_grad_(False)  # or the trace keeps every intermediate for a gradient
-    make = partial(_lower, module, inputs, list(outputs), norm_epsilon, output_dtype)
-    if not type(module).__module__.startswith("ane_book."):
-        return make()
-    _Structure(key := io.BytesIO()).dump(make.args)
-    digest = hashlib.sha256(key.getvalue()).digest()
-    if digest not in _lowered:
-        if len(_lowered) >= KEPT:
-            _lowered.pop(next(iter(_lowered)))  # the first that came
-        _lowered[digest] = make()
-    return _lowered[digest]
+    traced = torch.jit.trace(module, tuple(inputs.values()), check_trace=False)
+    own = [vars(layer)["eps"] for layer in module.modules() if "eps" in vars(layer)]
+    epsilons, dtype = [norm_epsilon, *own], np.dtype(output_dtype)
+    key = kept.key(traced, module, (OPSET, [*inputs], [*outputs], epsilons, dtype.str))
+    block = kept.recall(key)
+    if block is None:
+        block = _lower(module, traced, inputs, outputs, epsilons, output_dtype)
+        kept.keep(key, block)
+    shapes = {name: tuple(example.shape) for name, example in inputs.items()}
+    names = {constant: _text(value) for constant, value in block.attributes.items()}
+    return LoweredBlock(list(block.operations), shapes, tuple(block.outputs), names)
+
+
+def _text(value) -> str:
+    """The text that a MIL_pb2.Value holds."""
+    return value.immediateValue.tensor.strings.values[0]
 
 
 @contextmanager
@@ -122,17 +111,19 @@ def _holds(operation) -> bool:
 @_spared_check()
 def _lower(
     module: nn.Module,
+    traced,
     inputs: dict[str, Tensor],
-    outputs: list[str],
-    norm_epsilon: float,
+    outputs: Sequence[str],
+    epsilons: list[float],
     output_dtype: type,
-) -> LoweredBlock:
+):
+    """Lower a traced module to a MIL_pb2.Block, whose attributes name the constants that are its
+    parameters."""
     import coremltools as ct
 
     generator = torch.Generator().manual_seed(0)
     for parameter in module.parameters():  # distinct: passes fold special values, a norm of ones
         parameter.data.normal_(generator=generator)
-    traced = torch.jit.trace(module, tuple(inputs.values()), check_trace=False)
     passes = ct.PassPipeline()
     passes.remove_passes({"common::fuse_conv_scale"})  # it changes weights, which here are open
     model = ct.convert(
@@ -149,11 +140,12 @@ def _lower(
     package = Package.from_spec(spec, model.weights_dir)
     parameters = _find_parameters(module, package)
     operations = join_norms(list(block.operations))
-    own = [vars(layer)["eps"] for layer in module.modules() if "eps" in vars(layer)]
-    sharpen_epsilon(operations, [norm_epsilon, *own])
+    sharpen_epsilon(operations, epsilons)
     _inline_constants(operations, package, parameters)
-    shapes = {name: tuple(example.shape) for name, example in inputs.items()}
-    return LoweredBlock(operations, shapes, tuple(block.outputs), parameters)
+    made = proto("MIL_pb2").Block(operations=operations, outputs=block.outputs)
+    for constant, name in parameters.items():
+        made.attributes[constant].CopyFrom(immediate(name))
+    return made
 
 
 def _inline_constants(operations: list, package: Package, parameters: Collection[str]) -> None:

@@ -18,12 +18,13 @@ import uuid
 
 from ane_book.conversion.quantize import SCHEMES, Encoded, Scheme, encode
 from ane_book.conversion.write.lowering import OPSET, LoweredBlock
+from ane_book.conversion.write.values import file_value, immediate, value_type
 from ane_book.conversion.write.weight_files import WeightFiles
-from ane_book.progress import silent_coremltools
+from mlprogram.package.files import proto
 import numpy as np
 from torch import Tensor
 
-__all__ = ["FunctionWriter", "PackageWriter", "StoredWeight", "value_type"]
+__all__ = ["FunctionWriter", "PackageWriter", "StoredWeight"]
 
 SPECIFICATION_VERSION = 9
 
@@ -47,23 +48,7 @@ class StoredWeight:
                 value = operation.attributes[key]
             else:
                 value = operation.inputs[key].arguments.add().value
-            code = value_type(dtype, shape).tensorType.dataType
-            value.CopyFrom(_helper().create_file_value_tensor(file, offset, shape, code))
-
-
-def _helper():
-    """coremltools' makers of MIL protobuf values; imported late, since it takes seconds."""
-    from coremltools.converters.mil.backend.mil import helper
-
-    return helper
-
-
-def value_type(dtype: str, shape: tuple[int, ...]):
-    """A MIL ValueType of a tensor."""
-    from coremltools.proto import MIL_pb2
-
-    code = MIL_pb2.DataType.Value("FLOAT16" if dtype == "fp16" else dtype.upper())
-    return _helper().create_valuetype_tensor(shape, code)
+            value.CopyFrom(file_value(dtype, shape, file, offset))
 
 
 class FunctionWriter:
@@ -113,17 +98,13 @@ class FunctionWriter:
         for result, shape in zip(results, shapes, strict=True):
             operation.outputs.add(name=result, type=value_type(dtype, shape))
             self._types[result] = operation.outputs[-1].type
-        operation.attributes["name"].CopyFrom(_helper().create_scalar_value(name))
+        operation.attributes["name"].CopyFrom(immediate(name))
         return results
 
     def constant(self, name: str, value) -> str:
         """Add a constant (numpy scalar or array)."""
-        value, helper = np.asarray(value), _helper()
-        if value.ndim:
-            value = helper.create_tensor_value(value)
-        else:
-            value = helper.create_scalar_value(str(value) if value.dtype.kind == "U" else value[()])
-        self._add_constant(name, value.type).attributes["val"].CopyFrom(value)
+        made = immediate(value)
+        self._add_constant(name, made.type).attributes["val"].CopyFrom(made)
         return name
 
     def weight(self, name: str, stored: StoredWeight) -> str:
@@ -134,7 +115,7 @@ class FunctionWriter:
     def _add_constant(self, name: str, type_):
         operation = self._block.operations.add(type="const")
         operation.outputs.add(name=name, type=type_)
-        operation.attributes["name"].CopyFrom(_helper().create_scalar_value(name))
+        operation.attributes["name"].CopyFrom(immediate(name))
         return operation
 
     def stamp(
@@ -170,7 +151,7 @@ class FunctionWriter:
                     binding.name = rename[binding.name]
             if output in piece.parameters:
                 weights[piece.parameters[output]].fill(copy)
-            copy.attributes["name"].CopyFrom(_helper().create_scalar_value(copy.outputs[0].name))
+            copy.attributes["name"].CopyFrom(immediate(copy.outputs[0].name))
         return [rename[name] for name in piece.outputs]
 
     def finish(self, outputs: Sequence[str]) -> None:
@@ -183,27 +164,22 @@ class FunctionWriter:
 
 def _describe(array_type, value_type) -> None:
     """Fill an ArrayFeatureType of the model's description from a MIL type."""
-    from coremltools.proto import FeatureTypes_pb2, MIL_pb2
-
-    dtypes = FeatureTypes_pb2.ArrayFeatureType.ArrayDataType
+    dtypes = proto("FeatureTypes_pb2").ArrayFeatureType.ArrayDataType
     tensor = value_type.tensorType
     array_type.shape.extend(d.constant.size for d in tensor.dimensions)
-    half = tensor.dataType == MIL_pb2.FLOAT16
+    half = tensor.dataType == proto("MIL_pb2").FLOAT16
     array_type.dataType = dtypes.FLOAT16 if half else dtypes.INT32
 
 
 class PackageWriter:
     """Writes a multifunction `.mlpackage`: weights first, as they come, then the functions."""
 
-    @silent_coremltools()
     def __init__(self, path: Path):
-        from coremltools.proto import Model_pb2
-
         self.path = path
         self._data = path / "Data" / "com.apple.CoreML"
         (self._data / "weights").mkdir(parents=True)
         self._files = WeightFiles(self._data / "weights")
-        self._model = Model_pb2.Model(specificationVersion=SPECIFICATION_VERSION)
+        self._model = proto("Model_pb2").Model(specificationVersion=SPECIFICATION_VERSION)
         self._model.mlProgram.version = 1
 
     def write_weights(
@@ -230,7 +206,6 @@ class PackageWriter:
         """Write the model file and the manifest; the package is complete after this."""
         self._model.description.defaultFunctionName = default_function
         self._model.description.metadata.shortDescription = description
-        self._files.close()
         (self._data / "model.mlmodel").write_bytes(
             self._model.SerializeToString(deterministic=True)
         )

@@ -18,7 +18,15 @@ from ane_book.claims import find
 from ane_book.errors import InvalidInput
 from mlprogram.package.container import blob_values
 from mlprogram.package.files import proto
-from mlprogram.package.weight_file import HEADER, RECORD, stored_bytes
+from mlprogram.package.weight_file import (
+    HEADER,
+    RECORD,
+    SUB_BYTE,
+    VERSION,
+    blob_record,
+    pack_bits,
+    stored_bytes,
+)
 import numpy as np
 
 __all__ = ["WeightFiles", "file_sizes", "spread_weights"]
@@ -66,19 +74,16 @@ def _refuse_large(end: int, name: str) -> None:
 
 
 class WeightFiles:
-    """Writes the weight files of a package into its folder `weights`, one blob after the other."""
+    """Writes the weight files of a package into its folder `weights`, one blob after the other.
+
+    No file stays open: one that is interrupted leaves nothing to be closed.
+    """
 
     def __init__(self, folder: Path):
         self._folder = folder
         self._ends: list[int] = []
-        self._open()
-
-    def _open(self) -> None:
-        from coremltools.libmilstoragepython import _BlobStorageWriter
-
-        number = max(len(self._ends) - 1, 0)
-        self.name = FOLDER + _name(number)
-        self._writer = _BlobStorageWriter(str(self._folder / _name(number)))
+        self._count = 0  # blobs of the present file
+        (folder / _name(0)).write_bytes(HEADER.pack(0, VERSION))
 
     def write(self, name: str, dtype: str, array: np.ndarray) -> tuple[str, int]:
         """Append an operand of the weight `name`; returns its file and the offset in it.
@@ -86,17 +91,22 @@ class WeightFiles:
         dtype: of MIL; values of fewer than 8 bits are given one to a byte. Raises InvalidInput for
         a blob that is too large for any file.
         """
-        files = len(self._ends)
-        _append(self._ends, stored_bytes(dtype, array.shape))
+        files, size = len(self._ends), stored_bytes(dtype, array.shape)
+        _append(self._ends, size)
         _refuse_large(self._ends[-1], name)
-        if 0 < files < len(self._ends):
-            self._open()  # which also closes the file before
-        flat = np.ascontiguousarray(array).reshape(-1)
-        raw = flat.view(np.uint16) if dtype == "fp16" else flat
-        return self.name, getattr(self._writer, f"write_{dtype}_data")(raw)
-
-    def close(self) -> None:
-        del self._writer
+        self._count = self._count + 1 if len(self._ends) == files else 1
+        file, offset = _name(len(self._ends) - 1), self._ends[-1] - size - RECORD.size
+        bits = SUB_BYTE.get(dtype)
+        raw = pack_bits(array, bits) if bits else np.ascontiguousarray(array)
+        mode = "wb" if self._count == 1 else "r+b"
+        with (self._folder / file).open(mode, buffering=0) as out:
+            out.write(HEADER.pack(self._count, VERSION))
+            out.seek(offset)
+            out.write(blob_record(dtype, array.shape, offset))
+            left = raw.reshape(-1).view(np.uint8)
+            while left.size:  # Linux takes 2 GB at most in one call
+                left = left[out.write(left.data) :]
+        return FOLDER + file, offset
 
 
 def spread_weights(package: Path) -> None:
@@ -139,7 +149,7 @@ def _spread(whole: Path, folder: Path, names: dict[int, str]) -> dict[int, tuple
             source.seek(start)
             with (folder / file).open("r+b" if counts[file] else "wb") as out:
                 counts[file] += 1
-                out.write(HEADER.pack(counts[file], 2))
+                out.write(HEADER.pack(counts[file], VERSION))
                 out.seek(at)
                 out.write(RECORD.pack(sentinel, code, size, at + RECORD.size, padding))
                 out.write(source.read(size))

@@ -8,6 +8,7 @@ Everything else is imported inside, so that Ctrl-C is quiet from the first momen
 """
 
 from collections.abc import Callable
+import gc
 import io
 import json
 from math import isfinite
@@ -19,9 +20,14 @@ import warnings
 
 __all__ = ["run", "show"]
 
+#: New objects between two looks for garbage. Python's 700 looks a thousand times, at more and more
+#: objects, while torch is imported and a program opened, which make hardly any.
+YOUNG = 50_000
+
 
 def run(command: Callable[[], int | str | None]) -> NoReturn:
     """Run a command and exit with its code; an `MLProgramError` becomes a line on stderr."""
+    gc.set_threshold(YOUNG)
     _open_streams()
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     stdout = sys.stdout
@@ -37,6 +43,7 @@ def run(command: Callable[[], int | str | None]) -> NoReturn:
         stdout.flush()
     except OSError:  # Python would try once more, and complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+    gc.freeze()  # or Python looks for garbage among all of torch's objects before it ends
     sys.exit(code)
 
 

@@ -29,14 +29,18 @@ VIEWS = {
 INLINE = ""  # the class of constants inside of an op; no value has this name
 
 
-def uses(operation: Operation) -> Iterator[str]:
+def uses(operation: Operation) -> list[str]:
     """Names of the values that an op reads, including those read in its nested blocks."""
-    for items in operation.inputs.values():
-        yield from (item for item in items if not isinstance(item, Constant))
+    names = [
+        item
+        for items in operation.inputs.values()
+        for item in items
+        if not isinstance(item, Constant)
+    ]
     for block in operation.blocks:
-        yield from block.outputs
-        for inner in block.operations:
-            yield from uses(inner)
+        names += block.outputs
+        names += (name for inner in block.operations for name in uses(inner))
+    return names
 
 
 def origins(function: Function) -> dict[str, str]:

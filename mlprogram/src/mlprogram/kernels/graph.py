@@ -58,7 +58,7 @@ class Graph:
         return type_.sizes
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Match:
     """The ops that fit a pattern.
 

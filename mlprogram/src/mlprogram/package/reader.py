@@ -34,6 +34,7 @@ class Package:
         self.path, self._folder = container.path, container.folder
         self._weights_base = container.base
         self._blobs: dict[str, BlobFile] = {}
+        self._types: dict[bytes, TensorType] = {}
         self._read_program(container.spec)
 
     @classmethod
@@ -78,7 +79,15 @@ class Package:
         return function
 
     def _read_names(self, named, where: str) -> list[tuple[str, TensorType]]:
-        return [(n.name, read_type(n.type, f"{where}, value {n.name!r}")) for n in named]
+        return [(n.name, self._read_type(n.type, where, n.name)) for n in named]
+
+    def _read_type(self, message, where: str, name: str = "") -> TensorType:
+        """A value's type; a program has few that differ, and each is read once."""
+        key = message.SerializeToString()
+        if key not in self._types:
+            place = f"{where}, value {name!r}" if name else where
+            self._types[key] = read_type(message, place)
+        return self._types[key]
 
     def _read_block(self, block, where: str) -> Block:
         return Block(
@@ -108,7 +117,7 @@ class Package:
         return Operation(operation.type, name, inputs, outputs, blocks)
 
     def _read_value(self, value, where: str) -> Constant:
-        type_ = read_type(value.type, where)
+        type_ = self._read_type(value.type, where)
         if None in type_.shape:
             raise InvalidPackage(f"{where}: a constant of flexible size, {type_}")
         dtype, shape = type_.dtype, type_.sizes

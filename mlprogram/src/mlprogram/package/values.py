@@ -8,6 +8,7 @@ Format: `mlmodel/format/MIL.proto` of apple/coremltools.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, cast
 
@@ -52,7 +53,7 @@ class TensorType:
             raise ValueError(f"{self} has a flexible size")
         return cast("tuple[int, ...]", self.shape)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """The bytes of such a value in memory; a flexible size counts as 1."""
         return prod(size for size in self.shape if size is not None) * ITEMSIZE[self.dtype]
@@ -78,11 +79,20 @@ class Constant:
         """The bytes in the weight file, uint8, mapped; None for a value in the program itself."""
         return self._packed() if self._packed else None
 
-    @property
-    def value(self) -> Any:
-        """The value as a Python value: a scalar, a string, or a list."""
+    @cached_property
+    def _value(self) -> Any:
         array = self.array()
         return array.item() if array.ndim == 0 else array.tolist()
+
+    @property
+    def value(self) -> Any:
+        """The value as a Python value: a scalar, a string, or a list of the caller's own.
+
+        One in the program itself is decoded once: all layers ask for the same axes and shapes.
+        """
+        if self.blob:
+            return self.array().tolist()
+        return self._value[:] if isinstance(self._value, list) else self._value
 
 
 def read_type(message, where: str) -> TensorType:

@@ -1,4 +1,4 @@
-"""Read the weight file of a package, `weights/weight.bin`.
+"""The weight file of a package, `weights/weight.bin`: read it, and what a writer has to know.
 
 Layout (apple/coremltools, `mlmodel/src/MILBlob/Blob/StorageFormat.hpp`), little-endian: a header of
 64 bytes (u32 count, u32 version = 2), then for every blob a record of 64 bytes, aligned to 64 (u32
@@ -15,8 +15,9 @@ import struct
 from mlprogram.errors import InvalidPackage, refuse_pointer
 import numpy as np
 
-__all__ = ["BlobFile", "stored_bytes", "unpack_bits"]
+__all__ = ["BlobFile", "blob_record", "pack_bits", "stored_bytes", "unpack_bits"]
 
+VERSION = 2
 SENTINEL = 0xDEADBEEF
 HEADER = struct.Struct("<II56x")  # count, version
 RECORD = struct.Struct("<IIQQQ32x")  # sentinel, dtype, bytes, data offset, padding in bits
@@ -26,6 +27,9 @@ BLOB_DTYPES = {
     1: "fp16", 2: "fp32", 3: "uint8", 4: "int8", 5: "bf16", 6: "int16", 7: "uint16", 8: "int4",
     9: "uint1", 10: "uint2", 11: "uint4", 12: "uint3", 13: "uint6", 14: "int32", 15: "uint32",
 }  # fmt: skip
+
+#: and the other way
+CODES = {dtype: code for code, dtype in BLOB_DTYPES.items()}
 
 #: bits of the dtypes that are packed several to a byte
 SUB_BYTE = {"int4": 4, "uint1": 1, "uint2": 2, "uint3": 3, "uint4": 4, "uint6": 6}
@@ -44,6 +48,32 @@ def stored_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     """The bytes of a tensor in a weight file."""
     bits = SUB_BYTE.get(dtype) or 8 * np.dtype(NUMPY[dtype]).itemsize
     return (prod(shape) * bits + 7) // 8
+
+
+def blob_record(dtype: str, shape: tuple[int, ...], offset: int) -> bytes:
+    """The record at `offset` of a tensor whose data follows it."""
+    size = stored_bytes(dtype, shape)
+    padding = 8 * size - prod(shape) * SUB_BYTE[dtype] if dtype in SUB_BYTE else 0
+    return RECORD.pack(SENTINEL, CODES[dtype], size, offset + RECORD.size, padding)
+
+
+def pack_bits(values: np.ndarray, bits: int) -> np.ndarray:
+    """Pack integers of `bits` bits, one to a byte, least significant bit first; the reverse of
+    `unpack_bits`. Raises ValueError for a value that needs more bits."""
+    flat = values.reshape(-1)
+    least = -(1 << (bits - 1)) if flat.dtype.kind == "i" else 0
+    if flat.size and (flat.min() < least or flat.max() >= least + (1 << bits)):
+        raise ValueError(f"values from {flat.min()} to {flat.max()} do not fit in {bits} bits")
+    span = 1 if 8 % bits == 0 else 3  # bytes after which the pattern repeats: 1, or 3 for 3, 6 bits
+    each = 8 * span // bits
+    rows = np.zeros((-(-flat.size // each), each), np.uint8)
+    rows.reshape(-1)[: flat.size] = flat.view(np.uint8)
+    rows &= (1 << bits) - 1
+    word = np.zeros(len(rows), np.uint8 if span == 1 else "<u4")
+    for place in range(each):
+        word |= rows[:, place].astype(word.dtype) << (place * bits)
+    packed = word.view(np.uint8).reshape(len(word), -1)[:, :span].reshape(-1)
+    return packed[: (flat.size * bits + 7) // 8]
 
 
 def unpack_bits(packed: np.ndarray, bits: int, count: int, signed: bool) -> np.ndarray:
@@ -90,8 +120,8 @@ class BlobFile:
         if len(self._map) < HEADER.size:
             raise InvalidPackage(f"{path}: {len(self._map)} bytes is too short for a weight file")
         version = HEADER.unpack_from(self._map)[1]
-        if version != 2:
-            raise InvalidPackage(f"{path}: weight file version {version} is not 2")
+        if version != VERSION:
+            raise InvalidPackage(f"{path}: weight file version {version} is not {VERSION}")
 
     def read(self, offset: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
         """Read the blob whose record is at `offset`, as an array of `shape`; mapped if possible.

@@ -163,12 +163,11 @@ def check_memory(function: "Function", lift: bool) -> None:
     """
     limit = memory_bytes() or inf
 
-    def check(size: int, what: str) -> None:
-        if size > limit:
-            raise InvalidPackage(
-                f"function {function.name!r}: {what} would take {size / GIB:,.1f} GiB, more than "
-                f"the {limit / GIB:,.1f} GiB of memory here"
-            )
+    def refuse(size: int, what: str) -> InvalidPackage:
+        return InvalidPackage(
+            f"function {function.name!r}: {what} would take {size / GIB:,.1f} GiB, more than "
+            f"the {limit / GIB:,.1f} GiB of memory here"
+        )
 
     def size(type_) -> int:
         return type_.nbytes * (2 if lift and type_.dtype == "fp16" else 1)
@@ -177,11 +176,13 @@ def check_memory(function: "Function", lift: bool) -> None:
     blobs = set()
     for operation in function.operations():
         for name, type_ in operation.outputs:
-            check(size(type_), f"value {name!r} {type_} of op {operation.type!r}")
-            held += size(type_) if operation.type.startswith("constexpr_") else 0
+            if (own := size(type_)) > limit:
+                raise refuse(own, f"value {name!r} {type_} of op {operation.type!r}")
+            held += own if operation.type.startswith("constexpr_") else 0
         for items in operation.inputs.values():
             for item in items:
                 if isinstance(item, Constant) and (item.blob, item.type) not in blobs:
                     held += size(item.type)
                     blobs.add((item.blob or id(item), item.type))
-    check(held, "its inputs, states and constants")
+    if held > limit:
+        raise refuse(held, "its inputs, states and constants")

@@ -1,0 +1,24 @@
+"""`ahead`: make the next of some items while the one before is used."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+__all__ = ["ahead"]
+
+Item = TypeVar("Item")
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield `items`, of which a thread makes the next while the caller is busy with one.
+
+    So a layer is read, and runs for the golden numbers, while the one before is encoded and
+    written; there are two of them in memory, as there are without. What an item raises is raised
+    in its turn.
+    """
+    end = object()
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = thread.submit(next, items, end)
+            yield item  # type: ignore[misc]

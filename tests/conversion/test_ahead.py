@@ -1,0 +1,42 @@
+"""Layers are read one ahead of the one that is written, and no further."""
+
+import threading
+
+from ane_book.conversion.ahead import ahead
+import pytest
+
+
+def test_one_item_is_made_while_another_is_used():
+    begun = [threading.Event() for _ in range(4)]
+
+    def items():
+        for number, event in enumerate(begun):
+            event.set()
+            yield number
+
+    taken = ahead(items())
+    for number in range(4):
+        assert next(taken) == number
+        if number < 3:
+            assert begun[number + 1].wait(60)
+        assert not any(event.is_set() for event in begun[number + 2 :])
+    assert [*taken] == []
+
+
+def test_what_an_item_raises_comes_in_its_turn():
+    def items():
+        yield 1
+        raise KeyError("second")
+
+    taken = ahead(items())
+    assert next(taken) == 1
+    with pytest.raises(KeyError, match="second"):
+        next(taken)
+
+
+def test_who_stops_early_leaves_no_thread():
+    taken = ahead(iter(range(10)))
+    assert next(taken) == 0
+    before = threading.active_count()
+    taken.close()
+    assert threading.active_count() == before - 1
