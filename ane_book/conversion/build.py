@@ -28,8 +28,9 @@ from ane_book.conversion.quantize.allotment import Allotment
 from ane_book.conversion.target import beside, exchange, is_full
 from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.tokenizer import FILE, packed_or_refused, tokenizer_entry
-from ane_book.conversion.write.decoder import lower_blocks, write_head, write_shard
+from ane_book.conversion.write.decoder import lower_blocks, write_shard
 from ane_book.conversion.write.experts import Parted, expert_weights, write_expert
+from ane_book.conversion.write.head import write_head
 from ane_book.conversion.write.trunk import write_trunk
 from ane_book.errors import OutOfSpace
 from ane_book.models import DecoderConfig, find

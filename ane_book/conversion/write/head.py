@@ -1,0 +1,84 @@
+"""The head of a decoder as packages: the final norm, and logits or the winning token."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ane_book.conversion.quantize import Encoded, find_scheme
+from ane_book.conversion.write.lowering import lower
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
+from ane_book.models import DecoderConfig, find
+from ane_book.models.base.decoder import Softcap, Winner
+from ane_book.options import Recipe
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["write_head"]
+
+
+def write_head(
+    path: Path,
+    config: DecoderConfig,
+    recipe: Recipe,
+    splits: dict[int, int],
+    weights: Mapping[str, Tensor | Encoded],
+) -> None:
+    """Write a package of the head: logits of some parts of the vocabulary, or the winning token.
+
+    splits: number and rows of each part that the package holds. weights: of a `Head` with them.
+    """
+    names = [f"logits_{i}" for i in splits]
+    package = PackageWriter(path)
+    stored = package.write_weights(weights, find_scheme(recipe.quant_head))
+    for name, T in recipe.widths.items():
+        function, shape = package.function(name), (1, config.hidden_size, 1, T)
+        hidden = {"hidden": function.input("hidden", "fp16", shape)}
+        norm = find(config.architecture).final_norm(config)
+        piece = lower(norm, {"hidden": torch.zeros(shape)}, ["normed"], config.rms_norm_eps)
+        weight = {"weight": stored["norm.weight"]}
+        (normed,) = function.stamp(piece, "norm", hidden, weight, {"normed": "normed"})
+        for i, part in enumerate(names):
+            _add_logits(function, config, recipe, part, normed, stored[f"parts.{i}.weight"], T)
+        rows = tuple(splits.values())
+        function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
+    what = "Final norm and vocabulary projection, made by ane-book"
+    package.finish(recipe.default_function, what)
+
+
+def _add_logits(
+    function: FunctionWriter,
+    config: DecoderConfig,
+    recipe: Recipe,
+    out: str,
+    hidden: str,
+    weight: StoredWeight,
+    T: int,
+) -> None:
+    """Add the logits `out` of a part of the vocabulary; their bound changes no winner."""
+    cap = find(config.architecture).softcap(config)
+    if cap is None or recipe.argmax_output:
+        _add_convolution(function, out, hidden, weight, T)
+        return
+    _add_convolution(function, f"{out}_free", hidden, weight, T)
+    shape = (1, weight.shape[0], 1, T)
+    piece = lower(Softcap(cap), {"logits": torch.zeros(shape)}, ["capped"])
+    function.stamp(piece, out, {"logits": f"{out}_free"}, {}, {"capped": out})
+
+
+def _add_convolution(
+    function: FunctionWriter, out: str, hidden: str, weight: StoredWeight, T: int
+) -> None:
+    """Add `out` (1, outputs, 1, T), a 1x1 convolution of `hidden` (1, inputs, 1, T)."""
+    function.op(
+        "conv", out, "fp16", [(1, weight.shape[0], 1, T)],
+        x=hidden, weight=function.weight(f"{out}_weight", weight),
+        strides=np.ones(2, np.int32), pad_type=np.str_("valid"),
+        pad=np.zeros(4, np.int32), dilations=np.ones(2, np.int32), groups=np.int32(1),
+    )  # fmt: skip
+
+
+def _choose(function: FunctionWriter, names: list[str], splits: tuple[int, ...], T: int) -> list:
+    """Add the choice of the largest logit; returns the output's name."""
+    examples = {n: torch.zeros(1, rows, 1, T) for n, rows in zip(names, splits, strict=True)}
+    piece = lower(Winner(splits), examples, ["token"], output_dtype=np.int32)
+    return function.stamp(piece, "winner", {n: n for n in names}, {}, {"token": "token"})
