@@ -8,7 +8,7 @@ those that the package stores, so that an epsilon or a limit is the package's ow
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import permutations, product
-from math import erf, pi, sqrt
+from math import erf, pi, prod, sqrt
 from typing import Any
 
 from ane_book.evidence.source.graph import SourceNode
@@ -110,7 +110,7 @@ def setting_variants(
 ) -> Iterator[tuple[dict[str, Any], str, str]]:
     """(settings, kind, text) for every change to one setting, or to two that belong together."""
     for name, old in node.settings.items():
-        for new in _others(name, old, numbers):
+        for new in _others(node.settings, name, numbers):
             if new != old:
                 kind = KINDS.get(name, name)
                 text = f"the package computes it with {name} {_said(new)}, the source has " \
@@ -131,14 +131,16 @@ def _windows(node: SourceNode) -> Iterator[tuple[dict[str, Any], str, str]]:
                     yield {**node.settings, **new}, "dilation", text
 
 
-def _others(name: str, old: Any, numbers: Numbers) -> Iterable[Any]:
+def _others(settings: Mapping[str, Any], name: str, numbers: Numbers) -> Iterable[Any]:
     """What may stand in a setting's place."""
+    old = settings[name]
     if name in SWITCHES and old in (0, 1):
         return [type(old)(1 - old)]
     if isinstance(old, bool):  # such as whether an LSTM has biases, which its operands decide
         return []
     if name == "divisor_override" and old is None:
-        return [size**2 for size in range(2, 8)]
+        kernel = settings["kernel_size"]
+        return [prod(kernel if len(kernel) > 1 else 2 * kernel)]
     if isinstance(old, str):
         return WORDS.get(name, ())
     if name in ("eps", "epsilon"):

@@ -68,6 +68,16 @@ def test_average_of_a_window_over_the_edge(tmp_path):
     assert found.first.kind == "average" and "divisor_override 4" in found.first.cause
 
 
+def test_average_of_a_window_larger_than_the_image(tmp_path):
+    """The same fault in a model that people convert: the last average of `transformers`'
+    EfficientNet has a window of hidden_dim x hidden_dim. Of 2 x 2 positions and a hidden_dim of 320
+    coremltools' features are 4 / 320 ** 2 of what they should be."""
+    average = functools.partial(F.avg_pool2d, kernel_size=320, ceil_mode=True)
+    found = held(tmp_path, average, average, half=False)
+    assert (found.first.node.op, found.first.kind) == ("avg_pool2d.default", "average"), str(found)
+    assert "divisor_override 102400" in found.first.cause
+
+
 def test_average_without_its_divisor(tmp_path):
     """https://github.com/apple/coremltools/issues/1901: sums in the place of averages, 49 times."""
     found = held(tmp_path, lambda x: F.avg_pool2d(x, 7, 4, 3),
