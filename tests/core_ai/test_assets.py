@@ -152,6 +152,21 @@ def test_a_damaged_package_is_the_readers_error(tmp_path):
         coreai.save_asset(path, tmp_path / "made.aimodel")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["save", "p.aimodel", "p.mlpackage"], "an asset of Core AI, not a package"),
+        (["inspect", "p.aimodel"], "an asset of Core AI, not a package"),
+        (["run", "p.aimodel", "Hello"], "`ane-book check p.aimodel` looks at it"),
+    ],
+)
+def test_an_asset_where_a_package_or_a_model_belongs(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    coreai.save_asset(program(tmp_path, lambda x: mb.relu(x=x)), tmp_path / "p.aimodel")
+    run = CliRunner().invoke(app, arguments)
+    assert run.exit_code and said in f"{run.output}{run.exception}"
+
+
 def test_save_and_convert_write_assets_from_the_command_line(tiny, tmp_path):
     path = program(tmp_path, lambda x: mb.relu(x=x))
     run = CliRunner().invoke(app, ["save", str(path), str(tmp_path / "made.aimodel")])
