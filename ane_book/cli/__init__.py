@@ -313,10 +313,12 @@ def save_command(
         from ane_book.coreai import save_asset
 
         save_asset(source, target)
-    else:
+    elif target.suffix in (".mlpackage", ".mlmodelc"):
         from mlprogram import save
 
         save(source, target)
+    else:
+        raise InvalidInput(f"{target}: the name must end in .mlpackage, .mlmodelc or .aimodel")
     print(target)
 
 

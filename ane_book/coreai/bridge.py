@@ -104,7 +104,8 @@ def save_asset(source: str | Path | Package, target: str | Path, precision: str 
     if missing := missing_ops(package):
         more = f", and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise InvalidInput(
-            f"{package.path}: Core AI has no counterpart for {'; '.join(missing[:5])}{more}"
+            f"{package.path}: Core AI has no counterpart for {'; '.join(missing[:5])}{more}; "
+            "write the program without it, or ship the package"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".coreai-") as folder:

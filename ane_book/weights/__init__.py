@@ -75,6 +75,12 @@ def _open(path: Path) -> WeightSource:
                 f"{path}: a package, which holds a program and nothing to talk with; "
                 f"`ane-book inspect --run {path}` runs it"
             )
+        if (path / "main.mlirb").exists():
+            raise WeightsNotFound(
+                f"{path}: an asset of Core AI, which holds a program and nothing to talk with; "
+                f"`ane-book check {path}` looks at it, and `ane-book run BUNDLE PROMPT "
+                "--backend coreai` runs the assets of a bundle"
+            )
         if (path / "manifest.json").exists():
             raise WeightsNotFound(
                 f"{path}: a bundle, which is converted already; `ane-book run {path} PROMPT` runs "

@@ -124,7 +124,7 @@ def program(tmp_path, operation, shape=(1, 3, 4, 4)):
 def test_an_op_without_a_counterpart_is_named_and_nothing_is_written(tmp_path):
     path = program(tmp_path, lambda x: mb.non_zero(x=x, name="places"))
     assert coreai.missing_ops(path) == ["non_zero ('places', function 'main')"]
-    with pytest.raises(InvalidInput, match="no counterpart for non_zero"):
+    with pytest.raises(InvalidInput, match="no counterpart for non_zero .*; write the program"):
         coreai.save_asset(path, tmp_path / "made.aimodel")
     assert [file.name for file in tmp_path.iterdir() if file.name != "cache"] == ["made.mlpackage"]
 
@@ -150,6 +150,23 @@ def test_a_damaged_package_is_the_readers_error(tmp_path):
     next(path.rglob("*.mlmodel")).write_bytes(b"no program")
     with pytest.raises(InvalidPackage, match="damaged"):
         coreai.save_asset(path, tmp_path / "made.aimodel")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["save", "p.aimodel", "p.mlpackage"], "an asset of Core AI, not a package"),
+        (["inspect", "p.aimodel"], "an asset of Core AI, not a package"),
+        (["place", "p.aimodel"], "an asset of Core AI, not a package"),
+        (["run", "p.aimodel", "Hello"], "`ane-book check p.aimodel` looks at it"),
+        (["save", "p.mlpackage", "p.foo"], "must end in .mlpackage, .mlmodelc or .aimodel"),
+    ],
+)
+def test_an_asset_where_a_package_or_a_model_belongs(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    coreai.save_asset(program(tmp_path, lambda x: mb.relu(x=x)), tmp_path / "p.aimodel")
+    run = CliRunner().invoke(app, arguments)
+    assert run.exit_code and said in f"{run.output}{run.exception}"
 
 
 def test_save_and_convert_write_assets_from_the_command_line(tiny, tmp_path):

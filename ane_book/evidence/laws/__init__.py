@@ -100,8 +100,9 @@ def packages_of(path: Path) -> list[Path]:
     """The package at `path`, or all packages in a folder; raises InvalidPackage for none."""
     if not path.is_dir() or path.suffix in MODELS:
         return [path]
-    if {"Manifest.json", "model.mil", "coremldata.bin"} & {file.name for file in path.iterdir()}:
-        return [path]  # a package without the usual suffix
+    files = {file.name for file in path.iterdir()}
+    if {"Manifest.json", "model.mil", "coremldata.bin", "main.mlirb"} & files:
+        return [path]  # a package without the usual suffix, or an asset, which its reader refuses
     found = sorted(_below(path))
     if not found and any(path.glob("*.safetensors")):
         raise no_program(path, "a folder of safetensors")

@@ -51,6 +51,10 @@ def open_container(path: str | Path) -> Container:
         return Container(path, folder.parent, folder.parent, _parsed(folder, path))
     if is_compiled(folder):
         return Container(path, folder, folder, read_compiled(folder, path))
+    if (folder / "main.mlirb").exists():
+        raise InvalidPackage(
+            f"{path}: an asset of Core AI, not a package; give the package that it was made of"
+        )
     file = _locate_model(folder, path)
     return Container(path, folder, file.parent, _parsed(file, path))
 
