@@ -257,6 +257,8 @@ class BundleBuilder:
     def _write_shard(self, layers: range, program: Program, pieces: dict) -> None:
         with closing(ahead(self._states(layers))) as weights:  # or its thread outlives a failure
             self._whole(program.package, lambda path: self.shard(path, pieces, layers, weights))
+            for _ in weights:  # if the package was there, and the golden pass was not past it
+                pass
 
     def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
         """Write the package of some layers; `weights` yields the state dict of each."""
