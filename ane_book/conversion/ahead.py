@@ -1,6 +1,6 @@
 """`ahead`: make the next of some items while the one before is used."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -9,12 +9,12 @@ __all__ = ["ahead"]
 Item = TypeVar("Item")
 
 
-def ahead(items: Iterator[Item]) -> Iterator[Item]:
+def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
     """Yield `items`, of which a thread makes the next while the caller is busy with one.
 
     So a layer is read, and runs for the golden numbers, while the one before is encoded and
     written; there are two of them in memory, as there are without. What an item raises is raised
-    in its turn.
+    in its turn. Who may stop early closes the generator, which ends the thread.
     """
     end = object()
     with ThreadPoolExecutor(1) as thread:

@@ -6,6 +6,7 @@ numbers (`ane_book.conversion.golden`) come from the same pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from functools import cached_property, partial
 from importlib.metadata import version
 import json
@@ -254,8 +255,10 @@ class BundleBuilder:
             self._advance(f"layer {layer + 1} of {self.config.num_layers}")
 
     def _write_shard(self, layers: range, program: Program, pieces: dict) -> None:
-        weights = ahead(self._states(layers))
-        self._whole(program.package, lambda path: self.shard(path, pieces, layers, weights))
+        with closing(ahead(self._states(layers))) as weights:  # or its thread outlives a failure
+            self._whole(program.package, lambda path: self.shard(path, pieces, layers, weights))
+            for _ in weights:  # if the package was there, and the golden pass was not past it
+                pass
 
     def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
         """Write the package of some layers; `weights` yields the state dict of each."""

@@ -2,7 +2,9 @@
 
 import threading
 
+import ane_book
 from ane_book.conversion.ahead import ahead
+from ane_book.conversion.write.program import PackageWriter
 import pytest
 
 
@@ -40,3 +42,20 @@ def test_who_stops_early_leaves_no_thread():
     before = threading.active_count()
     taken.close()
     assert threading.active_count() == before - 1
+
+
+def test_a_conversion_that_fails_leaves_no_thread(tiny, tmp_path, monkeypatch):
+    """Also while somebody holds the error, as a notebook does: the next is in its folder."""
+    own, written = PackageWriter.write_weights, []
+
+    def fail(self, state, *rest):
+        written.append(state)
+        if len(written) == 3:  # what is before the layers, and the first of them, are written
+            raise ValueError("the disk is gone")
+        return own(self, state, *rest)
+
+    monkeypatch.setattr(PackageWriter, "write_weights", fail)
+    with pytest.raises(ValueError, match="the disk is gone") as held:
+        ane_book.convert(str(tiny("llama", num_hidden_layers=4)[1]), out=tmp_path / "b", context=32)
+    left = [thread for thread in threading.enumerate() if not thread.daemon]
+    assert left == [threading.main_thread()], held

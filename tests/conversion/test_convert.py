@@ -290,6 +290,24 @@ class TestWholeOrNotAtAll:
         bundle = ane_book.convert(str(folder), out=out, **recipe)
         assert (bundle.path / kept.name / "Manifest.json").stat().st_mtime_ns == stamp
 
+    def test_golden_numbers_that_were_damaged_between_shards_are_made_again(self, tiny, tmp_path):
+        """A file that the machine went down with, beside a package that it did not."""
+        _, folder = tiny("llama", num_hidden_layers=4)
+        recipe = {"context": 32, "prefill": 8, "shard_limit": ONE_LAYER_EACH}
+
+        def stop(description: str, done: int, total: int) -> None:
+            if description.startswith("layer 3"):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            ane_book.convert(str(folder), out=tmp_path / "a", **recipe, progress=stop)
+        (hidden, *_) = (tmp_path / "a.partial").glob("hidden_002.npz")
+        hidden.write_bytes(b"")
+        resumed = ane_book.convert(str(folder), out=tmp_path / "a", **recipe)
+        whole = ane_book.convert(str(folder), out=tmp_path / "b", **recipe)
+        golden = [bundle.golden() for bundle in (resumed, whole)]
+        assert all(np.array_equal(golden[0][name], golden[1][name]) for name in golden[1])
+
     def test_equal_weights_and_recipe_give_equal_bytes(self, tiny, tmp_path, monkeypatch):
         _, folder = tiny("qwen2")
         recipe = {"context": 32, "prefill": 8}

@@ -136,6 +136,15 @@ def test_no_cache_is_no_error(lowered, tmp_path, monkeypatch):
     assert lower() == lower() and len(lowered) == 2
 
 
+def test_a_cache_that_may_only_be_read_is_read(lowered, monkeypatch):
+    def refuse(*_):
+        raise PermissionError("a file of somebody else's")
+
+    expected = lower()
+    monkeypatch.setattr(os, "utime", refuse)
+    assert lower() == expected and len(lowered) == 1
+
+
 def test_those_used_last_are_kept(lowered, monkeypatch, tmp_path):
     monkeypatch.setattr(kept, "MOST", 2)
     lower(T=1)

@@ -57,9 +57,10 @@ def recall(key: str):
     try:
         file = cache_folder() / "lowered" / key
         content = file.read_bytes()
-        os.utime(file)
     except (OSError, InvalidInput):  # InvalidInput: no cache, as nobody's home is known
         return None
+    with suppress(OSError):  # a cache that may only be read
+        os.utime(file)
     if sha256(content[32:]).digest() != content[:32]:
         return None
     return proto("MIL_pb2").Block.FromString(content[32:])

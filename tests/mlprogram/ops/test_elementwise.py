@@ -92,3 +92,12 @@ def test_integer_division_by_zero_is_zero(name):
     result = run(name, x=x, y=y)
     exact = {"floor_div": np.floor(x / y[1:]), "mod": x % y[1:], "real_div": np.trunc(x / y[1:])}
     np.testing.assert_array_equal(result, [[0] * 4, *exact[name]])
+
+
+@pytest.mark.parametrize("name", ["floor_div", "mod", "real_div"])
+def test_the_least_number_by_minus_one_wraps(name):
+    """It has no positive counterpart: the processor raises a signal, which ends the process."""
+    least = np.iinfo(np.int32).min
+    x, y = np.array([least, least, 7], np.int32), np.array([-1, least, -1], np.int32)
+    expected = [0, 0, 0] if name == "mod" else [least, 1, -7]
+    np.testing.assert_array_equal(run(name, x=x, y=y), expected)

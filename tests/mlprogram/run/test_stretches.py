@@ -243,6 +243,43 @@ def test_values_that_are_not_as_declared_are_left_to_python(tmp_path):
     assert equal(program.predict({"x": x})["y"], (2 * np.maximum(x, 0)) ** 2)
 
 
+def test_python_is_given_what_no_call_reads(tmp_path):
+    """A view that nobody reads, of a value that calls of compiled code have no use for."""
+    flat = typed("fp32", 8, 6)
+    ops = [
+        op("relu", {"a": typed("fp32", 2, 4, 7)}, x="x"),  # which it is not
+        op("relu", {"b": X}, x="x"),
+        op("reshape", {"c": flat}, x="b", shape=const([8, 6])),
+        op("add", {"d": X}, x="a", y="a"),
+        op("mul", {"y": X}, x="d", y="d"),
+    ]
+    program = MLProgram(write(tmp_path / "p.mlpackage", ops, ["y"], {"x": X}))
+    assert check(program) == 3
+
+
+def test_python_writes_a_state_that_an_earlier_stretch_read(tmp_path):
+    """The value that was read, which an update in place has no use for, is not given."""
+    row = {"begin": const([1, 0, 0]), "end": const([2, 4, 6])}
+    ops = [
+        op("read_state", {"r": X}, input="s"),
+        op("add", {"a": X}, x="r", y="x"),
+        op("mul", {"b": X}, x="a", y="x"),
+        op("relu", {"c": X}, x="b"),
+        op("add", {"d": X}, x="c", y="x"),
+        op("slice_by_index", {"u": typed("fp32", 1, 4, 6)}, x="d", **row),
+        op("slice_update", {"n": X}, x="r", update="u", **row),
+        op("write_state", {}, input="s", data="n"),
+        op("add", {"y": X}, x="d", y="d"),
+    ]
+    inputs = {"x": X, "s": typed("fp32", 2, 4, 6, kind="state")}
+    program = MLProgram(write(tmp_path / "p.mlpackage", ops, ["y"], inputs))
+    assert check(program) == 8
+    given, ours, theirs = numbers(0), program.make_state(), program.make_state()
+    ours.tensors["s"] = torch.zeros(6, 4, 2).permute(2, 1, 0)  # strides that the table cannot know
+    assert equal(program.predict(given, ours)["y"], program.predict(given, theirs)["y"])
+    assert equal(ours.read_state("s"), theirs.read_state("s"))
+
+
 def test_parts_without_values(tmp_path):
     """torch.cat takes them, and there is nothing to copy."""
     none = const(np.zeros((2, 0, 6), np.float32))

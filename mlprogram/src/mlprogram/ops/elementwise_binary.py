@@ -36,8 +36,9 @@ def real_div(x: Tensor, y: Tensor) -> Tensor:
     if x.is_floating_point():
         return x / y
     zero = y == 0
-    quotient = torch.div(x, y.masked_fill(zero, 1), rounding_mode="trunc")
-    return quotient.masked_fill(zero, 0)
+    y = y.masked_fill(zero, 1)
+    floor = torch.floor_divide(x, y)  # "trunc" of the least number by -1 ends the process
+    return (floor + ((floor < 0) & (floor * y != x))).masked_fill(zero, 0)
 
 
 @op()

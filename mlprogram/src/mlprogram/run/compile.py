@@ -91,7 +91,8 @@ class _Source:
 
         def run(*given) -> tuple:
             with GENERATING:
-                body = [*self.part_lines(stretch.steps), f"return {self.variables(stretch.made)}"]
+                body = self.part_lines(stretch.steps, free=False)  # not all are given
+                body.append(f"return {self.variables(stretch.made)}")
                 stretch.plain = self.function(f"states, {self.variables(stretch.given)}", body)[0]
             return stretch.plain(*given)
 
@@ -115,7 +116,9 @@ class _Source:
 
     # --- lines --------------------------------------------------------------------------------
 
-    def part_lines(self, parts: Sequence[Step | NativeStretch], trace: bool = False) -> list[str]:
+    def part_lines(
+        self, parts: Sequence[Step | NativeStretch], trace: bool = False, free: bool = True
+    ) -> list[str]:
         lines: list[str] = []
         for part in parts:
             if isinstance(part, NativeStretch):
@@ -124,7 +127,7 @@ class _Source:
             lines += self.failures.lines(part.operation, self.step_lines(part))
             if trace:
                 lines += [f"yield {name!r}, {self.variable(name)}" for name in part.results]
-            if part.last_read:
+            if part.last_read and free:
                 lines.append(f"del {', '.join(sorted(map(self.variable, part.last_read)))}")
         return lines
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from mlprogram.analysis.aliases import uses
 from mlprogram.kernels import native
 from mlprogram.kernels.native.threads import threads
-from mlprogram.run.plan import ExecutionPlan, Step
+from mlprogram.run.plan import ExecutionPlan, Name, Step
 from mlprogram.run.record import KernelCall, NotNative, Recorder, Region
 import torch
 from torch import Tensor
@@ -42,6 +42,9 @@ class NativeStretch:
         results = [recorder.values[name] for name in made]
         owners = [recorder.region(value) for value in results]
         read = {b for call in calls for b, _ in call.arguments} | {*owners}
+        taken = [v for s in self.steps for a in s.arguments for v in a.values]
+        named = {v.name for v in taken if isinstance(v, Name)}  # in Python, also for no call
+        read |= {b for b in recorder.regions.values() if b.name in named and not b.is_state}
         given = [b for b in recorder.regions.values() if b.name and b in read]
         given.sort(key=lambda region: region.is_state)
         new = [*dict.fromkeys(b for b in owners if b and not b.name)]
