@@ -59,10 +59,10 @@ def diff_command(
     seed: options.InputSeed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show where two packages part, or a package and its source, or two runtimes of one package.
+    """Show where two packages, or a package and its source, part.
 
-    Without any, A is compared with itself in single precision. Exit code 0: every output is
-    equal within the tolerance; 1: it is not.
+    Without either, A is compared with itself in single precision, or with --backend in another
+    runtime. Exit code 0: every output is equal within the tolerance; 1: it is not.
     """
     from ane_book.evidence.inspect import refuse_bundle, refuse_weights
 

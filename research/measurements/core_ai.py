@@ -32,9 +32,9 @@ import venv
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / folder) for folder in ("benchmarks", "tests", "tests/core_ai")]
 
+from _asset_damage import KINDS
 from _common import MEASUREMENTS, MODEL, STARTED, bundle, record, weights_file
-from _damage import KINDS
-from _families import ARCHITECTURES, compared
+from _in_both import ARCHITECTURES, compared
 from _tiny import prompt, tiny_model, write_checkpoint
 from ane_book import MLProgram, convert
 from ane_book.bundle import Bundle

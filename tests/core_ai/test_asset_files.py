@@ -6,7 +6,7 @@ from random import Random
 import re
 import shutil
 
-from _damage import ASSET, HARMLESS, KINDS
+from _asset_damage import ASSET, HARMLESS, KINDS
 from _tiny import prompt
 from ane_book import coreai
 from ane_book.bundle import Bundle

@@ -1,6 +1,6 @@
 """Assets of Core AI: what they compute, hold and weigh, and what is refused."""
 
-from _families import ARCHITECTURES, compared
+from _in_both import ARCHITECTURES, compared
 from _long import long_but
 from _tiny import TINY, prompt
 from ane_book import coreai

@@ -338,7 +338,7 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0] * 12, "long_factor": [2.0
     ("family", "changes", "error", "message"),
     [
         ("gpt2", {}, UnsupportedModel,
-         "'gpt2' is not one .* supported: bert, exaone4, gemma3_text, glm4, granite, "),
+         "'gpt2' is not one .* supported: bert, exaone4, gemma3_text, gemma4, gemma4_text, glm4, "),
         ("phi3", {"rope_scaling": LONG | {"short_factor": [1.0] * 16}}, InvalidWeights,
          "short_factor has 16 numbers, but 24 rotated dimensions make 12 pairs"),
         ("phi3", {"rope_scaling": LONG | {"long_factor": [1.0] * 11}}, InvalidWeights,

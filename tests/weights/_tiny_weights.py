@@ -23,7 +23,7 @@ FAMILIES = tuple(
     name
     for name, family in ARCHITECTURES.items()
     if isinstance(family, Dense) and family.task == "text-generation"
-    if name != "qwen3_5"  # with a vision tower: a folder alone
+    if name not in ("qwen3_5", "gemma4")  # with towers: a folder alone
 )
 LLAMA3 = {
     "rope_type": "llama3",
@@ -78,9 +78,16 @@ def tiny_config(family: str, **changes) -> dict:
         "glm4": {"partial_rotary_factor": 0.75},
         "phi3": {"partial_rotary_factor": 0.75},
         "gemma3_text": {"sliding_window": 21, "query_pre_attn_scalar": 32},
+        "gemma4_text": {"sliding_window": 21, "layer_types": types, "num_kv_shared_layers": 0,
+                        "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 257,
+                        "rope_parameters": {
+                            "full_attention": plain | {"rope_type": "proportional",
+                                                       "partial_rotary_factor": 0.5},
+                            "sliding_attention": plain}},
         "granite": {"embedding_multiplier": 12.0, "attention_multiplier": 0.0625,
                     "residual_multiplier": 0.25, "logits_scaling": 8.0},
     }  # fmt: skip
+    old = {} if family == "gemma4_text" else {"rope_theta": 50000.0, "rope_scaling": None}
     return {
         "model_type": family,
         "hidden_size": 64,
@@ -92,10 +99,9 @@ def tiny_config(family: str, **changes) -> dict:
         "vocab_size": 257,
         "max_position_embeddings": 128,
         "rms_norm_eps": 1e-5,
-        "rope_theta": 50000.0,
-        "rope_scaling": None,
         "tie_word_embeddings": False,
         "pad_token_id": None,
+        **old,
         **own.get(family, {}),
     } | changes
 

@@ -103,7 +103,7 @@ def test_what_is_bad_gets_one_error(files, tmp_path):
     said = refused("diff", sound, "--source", tmp_path / "torn.pt2")
     assert "not what torch.export.save writes" in said
     said = refused("diff", sound, sound, "--source", files / "source.onnx")
-    assert "not with both" in said
+    assert "with --source or by --backend: name one" in said
     assert "go with --source" in refused("diff", sound, "--pixels", "unit")
 
 
