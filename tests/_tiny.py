@@ -380,6 +380,17 @@ def greedy(model, ids: list[int], tokens: int) -> list[int]:
     return model.generate(torch.tensor([ids]), max_new_tokens=tokens, **options)[0].tolist()
 
 
+def assert_rewinds(session, ids: list[int], positions: tuple[int, ...]) -> None:
+    """Logits after going back to a position are those of a session that began anew."""
+    for position in positions:
+        session.reset()
+        expected = session.logits(ids[: position + 7])[position:]
+        session.prefill(ids[position + 7 :])
+        session.rewind(position)
+        again = session.logits(ids[position : position + 7])
+        np.testing.assert_allclose(again, expected, rtol=1e-4, atol=1e-4)
+
+
 def assert_cut_anywhere(model, session, ids: list[int]) -> np.ndarray:
     """Logits (n, V) of `transformers`, after a look that a session gives them for tokens in two
     parts, wherever they are cut."""

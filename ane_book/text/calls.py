@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 import json
 import re
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-__all__ = ["CallPart", "CallReader", "JsonReader", "overlap"]
+__all__ = ["ArgumentReader", "CallPart", "CallReader", "JsonReader", "overlap"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,63 @@ class JsonReader:
         self._quoted = sign == '"'
         self._depth += (sign in "{[") - (sign in "}]")
         return self._depth == 0 and sign == "}"
+
+
+class ArgumentReader:
+    """Reads calls whose arguments stand one by one, each with its name: what such readers share.
+
+    BEGINS matches where a call begins, with the function's name as its group; NEXT an argument,
+    with its name, or without one the call's end.
+    """
+
+    BEGINS: ClassVar[str]
+    NEXT: ClassVar[str]
+
+    def __init__(self) -> None:
+        self.whole, self.held = True, ""
+        self._begun, self._name = 0, ""
+        self._key, self._first = "", True  # the argument that is read, "" between two of them
+
+    def add(self, text: str) -> Iterator[CallPart]:
+        self.held += text
+        while step := self._step():
+            yield from step
+
+    def _step(self) -> list[CallPart]:
+        """What the text that is held makes known; nothing where it has to go on first."""
+        if self.whole:
+            return self._begin()
+        return self._value() if self._key else self._between()
+
+    def _begin(self) -> list[CallPart]:
+        if (found := re.search(self.BEGINS, self.held)) is None:
+            return []
+        self.held, self.whole, self._first = self.held[found.end() :], False, True
+        self._begun, self._name = self._begun + 1, found[1]
+        return [CallPart(self._begun - 1, self._name)]
+
+    def _between(self) -> list[CallPart]:
+        found = re.match(self.NEXT, self.held, re.DOTALL)
+        if found is None:
+            return []
+        self.held = self.held[found.end() :]
+        before, self._first = "{" if self._first else ", ", False
+        if found[1] is None:
+            self.whole = True
+            return [self._part("{}" if before == "{" else "}")]
+        self._key = found[1]
+        self._open()
+        return [self._part(f"{before}{json.dumps(self._key, ensure_ascii=False)}: ")]
+
+    def _open(self) -> None:
+        """Make ready for the value of the argument whose name was read."""
+
+    def _value(self) -> list[CallPart]:
+        """The next characters of a value, as JSON; sets `_key` to "" at its end."""
+        raise NotImplementedError
+
+    def _part(self, arguments: str) -> CallPart:
+        return CallPart(self._begun - 1, arguments=arguments)
 
 
 def _plain(name: str) -> str:

@@ -4,12 +4,11 @@ Here arguments are written in the order of the schema, each as JSON; a text may 
 quotes, and True, False and None may be said as Python has them.
 """
 
-from collections.abc import Iterator
 import json
 import re
 
 from ane_book.errors import InvalidInput
-from ane_book.text.calls import CallPart
+from ane_book.text.calls import ArgumentReader, CallPart
 from ane_book.text.xml_calls import HEEDED, SILENT, kinds, resolved
 
 __all__ = ["PythonReader", "python_call", "python_rules"]
@@ -65,53 +64,25 @@ def _value(rule: str, given: dict, whole: dict, spaced: dict) -> list[str]:
     return [f"{rule}: {' | '.join(forms)}", f"{rule}_json: %json {said}"]
 
 
-class PythonReader:
-    """Reads such calls, as `calls.CallReader` has it."""
+class PythonReader(ArgumentReader):
+    """Reads such calls."""
+
+    BEGINS = r"([\w-]+)\("
+    NEXT = r"[\s,]*(?:\)|([^\s=,()]+)=(?=.))"
 
     def __init__(self) -> None:
-        self.whole, self._begun = True, 0
-        self.held, self._first = "", True
+        super().__init__()
         self._quote = ""  # what ends the text that is read, of a value
-        self._depth, self._inside, self._escaped = 0, False, False
-
-    def add(self, text: str) -> Iterator[CallPart]:
-        self.held += text
-        while step := self._step():
-            yield from step
-
-    def _step(self) -> list[CallPart]:
-        """What the text that is held makes known; nothing where it has to go on first."""
-        if self.whole:
-            return self._begin()
-        return self._value() if self._inside else self._between()
-
-    def _begin(self) -> list[CallPart]:
-        if (found := re.search(r"([\w-]+)\(", self.held)) is None:
-            return []
-        self.held, self.whole, self._first = self.held[found.end() :], False, True
-        self._begun += 1
-        return [CallPart(self._begun - 1, found[1])]
-
-    def _between(self) -> list[CallPart]:
-        found = re.match(r"[\s,]*(?:\)|([^\s=,()]+)=(?=.))", self.held, re.DOTALL)
-        if found is None:
-            return []
-        self.held, key = self.held[found.end() :], found[1]
-        if key is None:
-            self.whole = True
-            return [self._part("{}" if self._first else "}")]
-        before, self._first, self._inside = "{" if self._first else ", ", False, True
-        return [self._part(f"{before}{json.dumps(key, ensure_ascii=False)}: ")]
+        self._depth, self._escaped = 0, False
 
     def _value(self) -> list[CallPart]:
-        """The next characters of a value, as JSON."""
         if not self._depth and not self._quote and self.held[:1] not in ("'", '"', "[", "{"):
             return self._word()
         text, said, self.held = self.held, "", ""
         for i, sign in enumerate(text):
             said += self._sign(sign)
             if not self._depth and not self._quote:
-                self.held, self._inside = text[i + 1 :], False
+                self.held, self._key = text[i + 1 :], ""
                 break
         return [self._part(said)] if text else []
 
@@ -136,8 +107,5 @@ class PythonReader:
         """A number, or a word such as True, once it is known where it ends."""
         if (found := re.match(r"[^,)]*(?=[,)])", self.held)) is None:
             return []
-        self.held, self._inside = self.held[found.end() :], False
+        self.held, self._key = self.held[found.end() :], ""
         return [self._part(WORDS.get(found[0], found[0]))]
-
-    def _part(self, arguments: str) -> CallPart:
-        return CallPart(self._begun - 1, arguments=arguments)

@@ -14,12 +14,11 @@ the schema. What a schema says of a text is held to by an expression; what an ex
 is refused by its name.
 """
 
-from collections.abc import Iterator
 import json
 import re
 
 from ane_book.errors import InvalidInput
-from ane_book.text.calls import CallPart, overlap
+from ane_book.text.calls import ArgumentReader, CallPart, overlap
 
 __all__ = ["HEEDED", "SILENT", "XmlReader", "kinds", "resolved", "xml_rules"]
 
@@ -104,51 +103,24 @@ def _is_text(schema: dict, whole: dict) -> bool:
     return "string" in kinds(schema, whole)
 
 
-class XmlReader:
+class XmlReader(ArgumentReader):
     """Reads such calls; parameters: the schema of each function's arguments, by its name."""
 
+    BEGINS = r"<function=([^>\n]+)>\n"
+    NEXT = r"\s*(?:</function>|<parameter=([^>\n]+)>\n)"
+
     def __init__(self, parameters: dict[str, dict]):
-        self.whole, self._begun = True, 0
+        super().__init__()
         self._schemas = parameters
-        self._schema: dict = {}  # of the call that is read
-        self.held, self._key, self._first = "", "", True
         self._text = self._null = self._quoted = False  # of the value that is read
 
-    def add(self, text: str) -> Iterator[CallPart]:
-        self.held += text
-        while step := self._step():
-            yield from step
+    def _open(self) -> None:
+        whole = self._schemas.get(self._name, {})
+        value = resolved(whole.get("properties", {}).get(self._key, {"type": "string"}), whole)
+        self._quoted, self._text = False, _is_text(value, whole)
+        self._null = self._text and "null" in kinds(value, whole)
 
-    def _step(self) -> list[CallPart]:
-        """What the text that is held makes known; nothing where it has to go on first."""
-        if self.whole:
-            return self._begin()
-        return self._inside() if self._key else self._between()
-
-    def _begin(self) -> list[CallPart]:
-        if (found := re.search(r"<function=([^>\n]+)>\n", self.held)) is None:
-            return []
-        self.held, self.whole, self._first = self.held[found.end() :], False, True
-        self._schema, self._begun = self._schemas.get(found[1], {}), self._begun + 1
-        return [CallPart(self._begun - 1, found[1])]
-
-    def _between(self) -> list[CallPart]:
-        found = re.match(r"\s*(?:</function>|<parameter=([^>\n]+)>\n)", self.held)
-        if found is None:
-            return []
-        self.held, key = self.held[found.end() :], found[1]
-        if key is None:
-            self.whole = True
-            return [self._part("{}" if self._first else "}")]
-        value = resolved(self._schema.get("properties", {}).get(key, {"type": "string"}),
-                          self._schema)  # fmt: skip
-        self._key, self._quoted, self._text = key, False, _is_text(value, self._schema)
-        self._null = self._text and "null" in kinds(value, self._schema)
-        before, self._first = "{" if self._first else ", ", False
-        return [self._part(f"{before}{_text(key)}: ")]
-
-    def _inside(self) -> list[CallPart]:
-        """The next characters of a value, as JSON."""
+    def _value(self) -> list[CallPart]:
         value, found, behind = self.held.partition(STOP)
         keep = 0 if found else overlap(value, STOP)
         value, kept = value[: len(value) - keep], value[len(value) - keep :]
@@ -167,6 +139,3 @@ class XmlReader:
             return value
         opened, self._quoted, self._null = '"' * (not self._quoted), True, False
         return opened + _text(value)[1:-1] + '"' * ends
-
-    def _part(self, arguments: str) -> CallPart:
-        return CallPart(self._begun - 1, arguments=arguments)
