@@ -49,7 +49,7 @@ class TestFullDisk:
         """The embedding, which numpy writes; the weights of a package, which C++ writes."""
         (_, folder), (_, expected) = tiny("llama"), tiny_bundle("llama", kv="state")
         out = tmp_path / "b"
-        for size, step in ((20_000, 0), (100_000, 3)):
+        for size, step in ((20_000, "0"), (100_000, "[34]")):  # a layer may be read ahead, or not
             says = f"b.partial: the disk took no more after step {step} of 6; make"
             with pytest.raises(OutOfSpace, match=says), room_for(size):
                 ane_book.convert(str(folder), out=out, context=32, prefill=8)
