@@ -279,8 +279,9 @@ class Session(BundleText):
         """The token ids of a prompt, which may be token ids already."""
         if not _are_ids(prompt):
             return self.encode(prompt, how.system, effort=how.reasoning_effort)
-        for name in ("system prompt", "reasoning_effort"):
-            if getattr(how, name.removesuffix(" prompt")) is not None:
+        told = {"system prompt": how.system, "reasoning_effort": how.reasoning_effort}
+        for name, value in told.items():
+            if value is not None:
                 raise InvalidInput(f"token ids go as they are; a {name} has no place in them")
         return self._valid(prompt).tolist()
 

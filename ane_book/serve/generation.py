@@ -135,12 +135,13 @@ class ServedSession:
         literal = (lambda value: value) if ask.plain else self.session.literal
         read = literal(list(ask.tools)) if ask.tools and self._form.read else None
         if isinstance(prompt, str):
-            told, cut = literal(prompt), None
+            told = literal(prompt)
         else:
-            told, cut = self._form.messages(prompt, ask.tools, literal), cut_call(prompt)
+            told = self._form.messages(prompt, ask.tools, literal)
         try:
             ids = self.session.encode(told, literal(ask.system), ask.plain, read, ask.effort)
         except InvalidInput as error:
+            cut = None if isinstance(prompt, str) else cut_call(prompt)
             if cut is None:
                 raise
             raise InvalidInput(

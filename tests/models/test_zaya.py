@@ -4,7 +4,7 @@ import json
 from math import prod
 
 from _long import long_but
-from _tiny import assert_cut_anywhere, prompt, write_checkpoint
+from _tiny import assert_cut_anywhere, prompt, rewound, write_checkpoint
 from _zaya import CONTEXT, PREFILL, SIZES, continued, maker, tiny_zaya
 from ane_book.conversion.plan import plan
 from ane_book.conversion.recipe import make_recipe
@@ -235,13 +235,9 @@ def test_a_prompt_cut_anywhere_gives_the_same(bundled, size):
 def test_rewinding_is_exact(bundled, size):
     """To any token, however long ago it was: what it is without all that came after, and to the bit
     where the calls are the same."""
-    session, ids = Session(bundled(size)[2], precision="fp32"), prompt(60)
+    session = Session(bundled(size)[2], precision="fp32")
     for position in (33, 32, 5, 1, 0):
-        session.reset()
-        expected = session.logits(ids[: position + 11])[position:]
-        session.prefill(ids[position + 11 :])
-        session.rewind(position)
-        again = session.logits(ids[position : position + 11])
+        again, expected = rewound(session, prompt(60), position, more=11)
         np.testing.assert_allclose(again, expected, rtol=1e-4, atol=1e-5)
         if position % PREFILL == 0:
             np.testing.assert_array_equal(again, expected)

@@ -81,7 +81,7 @@ def check(
     refuse_weights(path)
     report, total = LawReport(str(path)), 0
     packages = [] if path.suffix == ASSET else packages_of(path)
-    for asset in _assets_of(path):
+    for asset in _assets_of(path, packages):
         _check_asset(asset, rules, report, _name(asset, path))
     for number, file in enumerate(packages, 1):
         for package in read_programs(file):
@@ -111,13 +111,13 @@ def packages_of(path: Path) -> list[Path]:
     return found
 
 
-def _assets_of(path: Path) -> list[Path]:
-    """The asset at `path`, or those beside the packages of a folder where they can be read."""
+def _assets_of(path: Path, packages: list[Path]) -> list[Path]:
+    """The asset at `path`, or those beside a folder's packages where they can be read."""
     if path.suffix == ASSET:
         return [path]
     if not path.is_dir() or path.suffix in MODELS or find_spec("coreai") is None:
         return []
-    beside = (file.with_suffix(ASSET) for file in packages_of(path))
+    beside = (file.with_suffix(ASSET) for file in packages)
     return sorted(asset for asset in beside if asset.exists())
 
 

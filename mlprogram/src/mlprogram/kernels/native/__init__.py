@@ -108,7 +108,7 @@ def pays(stored: torch.dtype, dtype: torch.dtype) -> bool:
 
 class _Recording(threading.local):
     """to: what takes the calls of kernels in this thread, instead of the kernels; see
-    `run/stretches.py`."""
+    `run/record.py`."""
 
     to: Callable[[str, tuple], int] | None = None
 
