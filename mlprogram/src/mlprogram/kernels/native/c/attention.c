@@ -7,6 +7,7 @@
  * Letters: B key/value heads, M query rows that share one, D head size, N slots of both parts, A
  * slots that are read.
  */
+#include "kernels.h"
 #include "slots.h"
 
 #include <stdatomic.h>

@@ -8,6 +8,7 @@
  * Letters: R rows and C columns of the weight, T tokens. Weights lie row by row; nibbles are packed
  * as MIL packs uint4, the even column in the low half of a byte.
  */
+#include "kernels.h"
 #include "lanes.h"
 #include "pool.h"
 
@@ -19,7 +20,7 @@
 enum { SINGLE, HALF, INT8, PALETTE16 };
 static const int64_t BITS[] = {32, 16, 8, 4};
 
-typedef struct {
+typedef struct Matrix {
     const void *weight;
     const float *table; /* INT8: a scale for each row. PALETTE16: 16 values for each `group` rows,
                          * or a scale for each `block` columns of a row, whose nibbles are int4 */

@@ -8,6 +8,7 @@
  * Beside the kernels of the other files there are two that ops need which only move data, or join
  * two values: `copy` and `elementwise`, over axes whose steps are bytes.
  */
+#include "kernels.h"
 #include "lanes.h"
 #include "pool.h"
 
@@ -40,21 +41,6 @@ static inline double real(int64_t bits)
 }
 
 /* --- the kernels of other files ---------------------------------------------------------------- */
-
-int matvec(const void *matrix, const void *x, void *y, int32_t threads);
-int matmat(const void *matrix, const void *x, void *y, int64_t tokens, int32_t threads);
-int batch_matmul(const void *x, const void *y, void *out, int64_t batch, int64_t M, int64_t N,
-                 int64_t K, int32_t transposed, int32_t is_half);
-int softmax(const void *x, void *y, int64_t rows, int64_t n, int32_t is_half);
-int layer_norm(const void *x, void *y, const float *gamma, const float *beta, int64_t outer,
-               int64_t n, int64_t inner, float epsilon, int32_t is_half);
-int rms_norm(const void *x, void *y, const float *weight, int64_t outer, int64_t n, int64_t inner,
-             float added, float epsilon, int32_t is_half, int32_t rounding, int32_t threads);
-int rotary(const void *x, const void *cos, const void *sin, void *y, int64_t n, int64_t block,
-           int64_t run, int32_t negated, int32_t is_half, int32_t threads);
-int gated(const void *gate, const void *x, void *y, int64_t n, int32_t is_half, int32_t threads);
-int attention(const void *shape, const void *q, const void *const *keys, const void *const *values,
-              const void *mask, void *out, int32_t threads);
 
 int run_matvec(const int64_t *a, int32_t threads) { return matvec(P(0), P(1), P(2), threads); }
 

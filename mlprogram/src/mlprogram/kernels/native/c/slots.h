@@ -11,7 +11,7 @@
 
 #define CLOSED -30000 /* a slot with this or less added to its score is closed */
 
-typedef struct {
+typedef struct Attention {
     int64_t heads, rows, depth, slots[2]; /* B, M, D, and N of each part, 0 for none */
     int64_t mask_rows;                    /* which take turns over the rows; 0 without a mask */
     int32_t is_half, rounding;

@@ -1,5 +1,6 @@
 /* Small ops of a transformer. Where they are smaller still, one thread takes all: waking another
  * would take longer. */
+#include "kernels.h"
 #include "lanes.h"
 #include "pool.h"
 

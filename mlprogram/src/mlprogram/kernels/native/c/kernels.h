@@ -1,0 +1,26 @@
+/* The kernels that a table of steps can call: run.c calls them, and the files that have them include
+ * this too, so that the compiler compares both. */
+#ifndef KERNELS_H
+#define KERNELS_H
+
+#include <stdint.h>
+
+struct Matrix;
+struct Attention;
+
+int matvec(const struct Matrix *matrix, const void *x, void *y, int32_t threads);
+int matmat(const struct Matrix *matrix, const void *x, void *y, int64_t tokens, int32_t threads);
+int batch_matmul(const void *x, const void *y, void *out, int64_t batch, int64_t M, int64_t N,
+                 int64_t K, int32_t transposed, int32_t is_half);
+int softmax(const void *x, void *y, int64_t rows, int64_t n, int32_t is_half);
+int layer_norm(const void *x, void *y, const float *gamma, const float *beta, int64_t outer,
+               int64_t n, int64_t inner, float epsilon, int32_t is_half);
+int rms_norm(const void *x, void *y, const float *weight, int64_t outer, int64_t n, int64_t inner,
+             float added, float epsilon, int32_t is_half, int32_t rounding, int32_t threads);
+int rotary(const void *x, const void *cos, const void *sin, void *y, int64_t n, int64_t block,
+           int64_t run, int32_t negated, int32_t is_half, int32_t threads);
+int gated(const void *gate, const void *x, void *y, int64_t n, int32_t is_half, int32_t threads);
+int attention(const struct Attention *shape, const void *q, const void *const *keys,
+              const void *const *values, const void *mask, void *out, int32_t threads);
+
+#endif
