@@ -20,8 +20,9 @@ from coremltools.converters.mil.mil import types
 import coremltools.optimize.coreml as cto
 import numpy as np
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "mlprogram"))
-from _inline import make_program
+ROOT = Path(__file__).resolve().parents[1]
+sys.path += [str(ROOT), str(ROOT / "mlprogram")]  # `make fuzz` runs without pytest's paths
+from _inline import make_program  # noqa: E402
 
 __all__ = ["make"]
 

@@ -453,6 +453,19 @@ def test_contributing_names_what_is_there():
     assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= made
 
 
+def test_scripts_that_make_runs_start():
+    """Most of them take too long for a test; what they import is asked of all."""
+    text = (ROOT / "Makefile").read_text()
+    scripts = sorted(set(re.findall(r"python (tests/[\w/]+\.py)", text)))
+    assert len(scripts) > 7
+    running = [
+        subprocess.Popen([sys.executable, script, "--help"], cwd=ROOT, stdout=subprocess.DEVNULL)
+        for script in scripts
+    ]
+    codes = [child.wait() for child in running]
+    assert [s for s, code in zip(scripts, codes, strict=True) if code] == []
+
+
 def test_versions_are_the_same_everywhere():
     citation = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.M)[1]
     assert {PROJECT["version"], EXECUTOR["version"], citation} == {PROJECT["version"]}

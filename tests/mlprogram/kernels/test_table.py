@@ -72,6 +72,40 @@ class TestWithACompiler:
         assert kernels(less.function("main")) == kernels(less)
 
 
+def in_two_parts(joined: dict, first: dict, second: dict) -> list:
+    """Attention over two parts of a cache, (3, 3) each, with these parameters of its ops."""
+    wide, no, yes = typed("fp32", 3, 6), const(False), const(True)
+    sizes = {"split_sizes": const([3, 3]), "axis": const(-1)}
+    return [
+        op("matmul", {"a": SQUARE}, x="x", y="k", transpose_y=yes, **first),
+        op("matmul", {"b": SQUARE}, x="x", y="l", transpose_y=yes, **second),
+        op("concat", {"c": wide}, values=["a", "b"], **({"axis": const(-1)} | joined)),
+        op("softmax", {"d": wide}, x="c", axis=const(-1)),
+        op("split", {"e": SQUARE, "f": SQUARE}, x="d", **sizes),
+        op("matmul", {"g": SQUARE}, x="e", y="k", transpose_x=no),
+        op("matmul", {"h": SQUARE}, x="f", y="l", transpose_x=no),
+        op("add", {"y": SQUARE}, x="g", y="h"),
+    ]
+
+
+@pytest.mark.skipif(not native.available(), reason=native.status()[1])
+@pytest.mark.parametrize("joined, first, second", [
+    ({}, {}, {"transpose_x": const(True)}),
+    ({}, {"transpose_x": const([False])}, {"transpose_x": const([False])}),
+    ({}, {"transpose_x": "k"}, {}),
+    ({"interleave": const([False])}, {}, {}),
+    ({"axis": const([-1])}, {}, {}),
+])  # fmt: skip
+def test_parameters_that_attention_does_not_have_leave_it_to_its_ops(
+    tmp_path, joined, first, second
+):
+    inputs = dict.fromkeys(["x", "k", "l"], SQUARE)
+    program = MLProgram(write(tmp_path / "a", in_two_parts({}, {}, {}), ["y"], inputs))
+    assert kernels(program) == ["attention"]
+    odd = MLProgram(write(tmp_path / "b", in_two_parts(joined, first, second), ["y"], inputs))
+    assert "attention" not in kernels(odd)
+
+
 def test_all_of_them_off_is_the_plain_program(path):
     assert set(kernels(MLProgram(path, without=NAMES))) == {""}
     assert set(kernels(MLProgram(path).plain())) == {""}

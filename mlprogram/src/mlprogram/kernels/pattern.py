@@ -258,7 +258,9 @@ class _Search:
         if items is None:
             return pattern is None or pattern is False
         value = self.graph.value(operation, key)
-        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        scalar = key == "axis" or isinstance(pattern, bool)  # which a list of one is not
+        if isinstance(value, list) and len(value) == 1 and not scalar:
+            value = value[0]
         if isinstance(pattern, Axis):
             shape = operation.outputs[0][1].shape
             if not isinstance(value, int) or shape in ((), (None,)):  # of which nothing is known

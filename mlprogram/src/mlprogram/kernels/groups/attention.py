@@ -233,10 +233,21 @@ class _Layout:
         if self.as_one:
             return False
         if self.by_columns:
-            return not self.match.get("columns", "transpose_y", False)
-        if not self.match.get("scores", "transpose_y", False):
+            return not self._flag("columns", "transpose_y")
+        if not self._flag("scores", "transpose_y"):
             raise Unfit("its keys are columns")
-        return bool(self.match.get("scores", "transpose_x", False))
+        scores = {"scores", "scores1"} & self.match.named.keys()
+        turned = {self._flag(name, "transpose_x") for name in scores}
+        if len(turned) > 1:
+            raise Unfit("one part reads its queries as rows, the other as columns")
+        return turned.pop()
+
+    def _flag(self, name: str, key: str) -> bool:
+        """A boolean parameter of a named op; raises Unfit if it is none, or is computed."""
+        value = self.match.get(name, key, False)
+        if not isinstance(value, bool):
+            raise Unfit(f"{key} of its {name} is no constant boolean")
+        return value
 
     def _slots(self) -> tuple[int, ...]:
         """N of each part."""
