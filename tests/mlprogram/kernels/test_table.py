@@ -72,38 +72,44 @@ class TestWithACompiler:
         assert kernels(less.function("main")) == kernels(less)
 
 
-def in_two_parts(joined: dict, first: dict, second: dict) -> list:
-    """Attention over two parts of a cache, (3, 3) each, with these parameters of its ops."""
-    wide, no, yes = typed("fp32", 3, 6), const(False), const(True)
-    sizes = {"split_sizes": const([3, 3]), "axis": const(-1)}
+def in_two_parts(**odd: dict) -> list:
+    """Attention over two parts of a cache, (3, 3) each; odd: other parameters of an op, by name."""
+    wide, last = typed("fp32", 3, 6), const(-1)
+    scores = {"x": "x", "transpose_y": const(True)}
     return [
-        op("matmul", {"a": SQUARE}, x="x", y="k", transpose_y=yes, **first),
-        op("matmul", {"b": SQUARE}, x="x", y="l", transpose_y=yes, **second),
-        op("concat", {"c": wide}, values=["a", "b"], **({"axis": const(-1)} | joined)),
-        op("softmax", {"d": wide}, x="c", axis=const(-1)),
-        op("split", {"e": SQUARE, "f": SQUARE}, x="d", **sizes),
-        op("matmul", {"g": SQUARE}, x="e", y="k", transpose_x=no),
-        op("matmul", {"h": SQUARE}, x="f", y="l", transpose_x=no),
+        op("matmul", {"a": SQUARE}, **scores | {"y": "k"} | odd.get("a", {})),
+        op("matmul", {"b": SQUARE}, **scores | {"y": "l"} | odd.get("b", {})),
+        op("concat", {"c": wide}, **{"values": ["a", "b"], "axis": last} | odd.get("c", {})),
+        op("softmax", {"d": wide}, x="c", axis=last),
+        op("split", {"e": SQUARE, "f": SQUARE}, x="d", axis=last,
+           **{"split_sizes": const([3, 3])} | odd.get("e", {})),
+        op("matmul", {"g": SQUARE}, x="e", y="k"),
+        op("matmul", {"h": SQUARE}, x="f", y="l"),
         op("add", {"y": SQUARE}, x="g", y="h"),
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.skipif(not native.available(), reason=native.status()[1])
-@pytest.mark.parametrize("joined, first, second", [
-    ({}, {}, {"transpose_x": const(True)}),
-    ({}, {"transpose_x": const([False])}, {"transpose_x": const([False])}),
-    ({}, {"transpose_x": "k"}, {}),
-    ({"interleave": const([False])}, {}, {}),
-    ({"axis": const([-1])}, {}, {}),
+@pytest.mark.parametrize("odd", [
+    {"b": {"transpose_x": const(True)}},
+    {"a": {"transpose_x": const([False])}, "b": {"transpose_x": const([False])}},
+    {"a": {"transpose_x": "k"}},
+    {"c": {"interleave": const([False])}},
+    {"c": {"axis": const([-1])}},
+    {"e": {"split_sizes": const([3.0, 3.0])}},
 ])  # fmt: skip
-def test_parameters_that_attention_does_not_have_leave_it_to_its_ops(
-    tmp_path, joined, first, second
-):
+def test_parameters_that_attention_does_not_have_leave_it_to_its_ops(tmp_path, odd):
     inputs = dict.fromkeys(["x", "k", "l"], SQUARE)
-    program = MLProgram(write(tmp_path / "a", in_two_parts({}, {}, {}), ["y"], inputs))
-    assert kernels(program) == ["attention"]
-    odd = MLProgram(write(tmp_path / "b", in_two_parts(joined, first, second), ["y"], inputs))
-    assert "attention" not in kernels(odd)
+    sound = MLProgram(write(tmp_path / "sound", in_two_parts(), ["y"], inputs))
+    assert kernels(sound) == ["attention"]
+    program = MLProgram(write(tmp_path / "odd", in_two_parts(**odd), ["y"], inputs))
+    assert "attention" not in kernels(program)
+
+
+def test_whole_numbers_as_a_factor_leave_layer_norm_to_torch(tmp_path):
+    ops = [op("layer_norm", {"y": SQUARE}, x="x", axes=const([1]), beta=const([1, 2, 3]))]
+    program = MLProgram(write(tmp_path / "p", ops, ["y"], {"x": SQUARE}))
+    assert kernels(program) == [""]
 
 
 def test_all_of_them_off_is_the_plain_program(path):

@@ -130,8 +130,10 @@ def split_sizes(match: Match, name: str) -> list[int] | None:
     declared = [type_.shape[axis] for _, type_ in operation.outputs] if axis is not None else []
     halves = declared if len({*declared}) == 1 else None
     said = graph.value(operation, "split_sizes", halves)
-    fits = said == declared and len(declared) == 2 == graph.value(operation, "num_splits", 2)
-    return declared if fits else None
+    count = graph.value(operation, "num_splits", 2)
+    fits = said == declared and len(declared) == 2 == count
+    whole = all(isinstance(number, int) for number in [*(said or []), count])
+    return declared if fits and whole else None
 
 
 def is_halved(match: Match, name: str, shape: tuple[int, ...], axis: int) -> bool:

@@ -84,8 +84,9 @@ def _layer_norm(parameters: dict, dtype: torch.dtype, shape: Shape) -> Callable:
         raise Unfit(f"more than {SMALL} elements")
     gamma, beta = parameters.get("gamma"), parameters.get("beta")
     sizes = [shape[axis] for axis in axes]  # compiled code reads as many factors
-    if any(factor is not None and [*factor.shape] != sizes for factor in (gamma, beta)):
-        raise Unfit(f"gamma or beta has not the shape {sizes}")
+    for factor in (gamma, beta):
+        if factor is not None and ([*factor.shape] != sizes or not factor.is_floating_point()):
+            raise Unfit(f"gamma or beta has not the shape {sizes}, or is not of floats")
     epsilon = parameters.get("epsilon", 1e-5)
     return native_ops.layer_norm(shape, dtype, range(axes[0], axes[-1] + 1), gamma, beta, epsilon)
 
