@@ -42,6 +42,14 @@ static inline void narrow_rest(const float *p, int64_t n, half *out)
     memcpy(out, bits, n * sizeof(half));
 }
 
+/* n float32, vector by vector: most are few, and a call takes longer than they do. */
+static inline void copy_single(const float *p, int64_t n, float *out)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) *(lanes *)(out + i) = load_single(p + i);
+    if (i < n) memcpy(out + i, p + i, (n - i) * sizeof(float));
+}
+
 /* n values from p on to float32, and the rest of `width` to zero. */
 static inline void widen(const void *p, int is_half, int64_t n, float *out, int64_t width)
 {
@@ -51,7 +59,7 @@ static inline void widen(const void *p, int is_half, int64_t n, float *out, int6
         for (; i + LANES <= n; i += LANES) *(lanes *)(out + i) = load_half(h + i);
         if (i < n) widen_rest(h + i, n - i, out + i);
     } else {
-        memcpy(out, p, n * sizeof(float));
+        copy_single(p, n, out);
     }
     for (int64_t i = n; i < width; i++) out[i] = 0;
 }
@@ -59,7 +67,7 @@ static inline void widen(const void *p, int is_half, int64_t n, float *out, int6
 static inline void narrow(const float *p, int64_t n, void *out, int is_half)
 {
     if (!is_half) {
-        memcpy(out, p, n * sizeof(float));
+        copy_single(p, n, out);
         return;
     }
     half *h = out;
