@@ -14,10 +14,10 @@ from types import FunctionType
 from typing import Any
 
 from mlprogram.errors import InvalidPackage
-from mlprogram.ops.tensor_transformation import write_slice
 from mlprogram.package.values import MAX_RANK
 from mlprogram.run.failures import Failures, turns
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step, StepResult
+from mlprogram.run.states import update_state
 from mlprogram.run.stretches import NativeStretch, divided
 import numpy as np
 import torch
@@ -160,12 +160,9 @@ class _Source:
 
     def update_lines(self, step: Step, target: str) -> Iterator[str]:
         """`slice_update` of a state, in place."""
-        given = {argument.key: argument for argument in step.arguments}
-        del given["x"]
-        update, state = self.values(given.pop("update")), f"states[{step.state!r}]"
-        view = ", ".join(map(self.argument, given.values()))
-        yield f"{target} = {state}"
-        yield f"{self.bind(write_slice)}({state}, {update}, {view})"
+        given = ", ".join(self.argument(a) for a in step.arguments if a.key != "x")
+        yield f"{target} = states[{step.state!r}]"
+        yield f"{self.bind(update_state)}(states, {step.state!r}, {given})"
 
     def control_lines(self, step: Step, targets: str) -> Iterator[str]:
         """`cond` and `while_loop`: nested blocks become nested functions."""

@@ -28,6 +28,7 @@ from mlprogram.run.compile import Compiled, as_array, compile_plan
 from mlprogram.run.footprint import measure
 from mlprogram.run.plan import ExecutionPlan, Planner
 from mlprogram.run.precision import faults_of
+from mlprogram.run.states import States, slots_written
 import numpy as np
 import torch
 
@@ -40,8 +41,14 @@ class State:
     One call at a time: it is changed in place, and nothing tells two threads apart.
     """
 
-    def __init__(self, tensors: dict[str, torch.Tensor]):
-        self.tensors = tensors
+    def __init__(self, tensors: Mapping[str, torch.Tensor]):
+        self._states = tensors if isinstance(tensors, States) else States(tensors)
+
+    @property
+    def tensors(self) -> States:
+        """The tensors themselves, by name. Whoever has them may write to them, so from now on
+        nothing is known of what they hold."""
+        return self._states.lend()
 
     def read_state(self, name: str) -> np.ndarray:
         """A copy of one state, as coremltools' `MLState.read_state` gives it."""
@@ -53,12 +60,14 @@ class State:
         array = to_array(value, f"state {name!r} has shape {tuple(tensor.shape)}")
         if array.shape != tuple(tensor.shape):
             raise InvalidInput(f"state {name!r} has shape {tuple(tensor.shape)}, not {array.shape}")
-        self.tensors[name] = torch.tensor(array, dtype=tensor.dtype)
+        self._states[name] = tensor = torch.tensor(array, dtype=tensor.dtype)
+        if tensor.dim() > 1 and tensor.dtype != torch.bfloat16:  # which numpy lacks
+            self._states.note(name, slots_written(tensor))
 
     def _find(self, name: str) -> torch.Tensor:
-        if name not in self.tensors:
-            raise InvalidInput(f"no state {name!r}; this program has: {', '.join(self.tensors)}")
-        return self.tensors[name]
+        if name not in self._states:
+            raise InvalidInput(f"no state {name!r}; this program has: {', '.join(self._states)}")
+        return self._states[name]
 
 
 class MLProgram:
@@ -168,12 +177,16 @@ class MLProgram:
     def make_state(self) -> State:
         """Fresh states, all zero; any function of the package with the same states may use them."""
         with torch_threads(light=False):
-            return State(
+            states = States(
                 {
                     name: torch.zeros(type_.sizes, dtype=self._torch_dtype(type_))
                     for name, type_ in self.states.items()
                 }
             )
+        for name, tensor in states.items():
+            if tensor.dim() > 1:
+                states.note(name, 0)
+        return State(states)
 
     @cached_property
     def features(self) -> dict[str, Feature]:
@@ -250,12 +263,12 @@ class MLProgram:
                         yield name, as_array(tensor.clone())
 
     @contextmanager
-    def _failing(self, tensors: list[torch.Tensor], states: dict) -> Iterator[None]:
+    def _failing(self, tensors: list[torch.Tensor], states: States) -> Iterator[None]:
         """Puts before a failure the first op that makes something else than it declares."""
         try:
             yield
         except InvalidPackage as error:
-            copies = {name: tensor.clone() for name, tensor in states.items()}
+            copies = States({name: tensor.clone() for name, tensor in states.items()})
             again = self.plain().compiled.trace(tensors, copies)
             self.plan.failures.name_the_first(error, again, self._lift)
             raise
@@ -275,9 +288,9 @@ class MLProgram:
     def _torch_dtype(self, type_: TensorType) -> torch.dtype:
         return torch_dtype(type_.dtype, self._lift)
 
-    def _states(self, state: State | None) -> dict[str, torch.Tensor]:
+    def _states(self, state: State | None) -> States:
         if not self.states:
-            return {}
+            return States({})
         if not isinstance(state, State):
             kind = InvalidInput if state is None else InvalidType
             raise kind(
@@ -285,14 +298,14 @@ class MLProgram:
                 "pass state=program.make_state()"
             )
         for name, type_ in self.states.items():
-            wanted, held = (self._torch_dtype(type_), type_.shape), state.tensors.get(name)
+            wanted, held = (self._torch_dtype(type_), type_.shape), state._states.get(name)
             if held is None or (held.dtype, held.shape) != wanted:
                 given = "lacks it" if held is None else f"has {held.dtype} {tuple(held.shape)}"
                 raise InvalidInput(
                     f"function {self.name!r} keeps {name!r} as {wanted[0]} {wanted[1]}, and this "
                     f"state {given}: make it with a program of these states and this precision"
                 )
-        return state.tensors
+        return state._states
 
     def _tensors(self, inputs: Mapping[str, object]) -> list[torch.Tensor]:
         inputs = by_name(inputs, self.inputs)

@@ -13,14 +13,16 @@ import struct
 from typing import Any
 
 from mlprogram.kernels import native
+from mlprogram.kernels.native import ops as native_ops
 from mlprogram.ops.tensor_transformation import write_slice
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step
+from mlprogram.run.states import States
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["KernelCall", "NotNative", "Recorder", "Region"]
+__all__ = ["KernelCall", "NotNative", "Recorder", "Region", "Written"]
 
 #: Ops without a kernel that may be recorded: they look at shapes alone, and never at values.
 PLAIN = frozenset(
@@ -56,7 +58,19 @@ class Region:
         return self.tensor.untyped_storage().nbytes()
 
 
-Place = tuple[Region | None, int]  # a region and an offset in it, or an address or number
+@dataclass(frozen=True)
+class Written:
+    """A number: how many slots of these states were written, of `slots`; see `run/states.py`."""
+
+    names: tuple[str, str]
+    slots: int
+
+    def of(self, states: States) -> int:
+        return max(states.written.get(name, self.slots) for name in self.names)
+
+
+# a region and an offset in it, or an address or number, or what is known when a stretch runs
+Place = tuple[Region | Written | None, int]
 
 
 @dataclass
@@ -84,6 +98,7 @@ class Recorder(TorchDispatchMode):
         self.calls: list[KernelCall] = []
         self.kept: list[object] = []
         self.steps: list[Step] = []
+        self.updated: set[str] = set()  # states
         self.bytes = 0
 
     # --- steps --------------------------------------------------------------------------------
@@ -111,6 +126,7 @@ class Recorder(TorchDispatchMode):
             return []
         if step.function is None and type_ == "slice_update":
             view = {a.key: self.argument(a) for a in step.arguments if a.key != "x"}
+            self.updated.add(step.state)
             write_slice(self.state(step.state), **view)
             return [self.state(step.state)]
         if step.function is None:
@@ -183,8 +199,22 @@ class Recorder(TorchDispatchMode):
                 words.append((None, *struct.unpack("q", struct.pack("d", value))))
             else:
                 words.append((None, int(value)))
+        if name == "attention":
+            words.append(self.written(*given[:1], *words[2:5:2]))
         self.calls.append(KernelCall(native.entry(name), words, self.step))
         return 0
+
+    def written(self, attention: int, *cache: Place) -> Place:
+        """How many slots attention has to look at, of the first part of its keys and values."""
+        shape = native_ops.Attention.from_address(attention)
+        tail = (shape.slots[0], shape.depth)
+        for region, offset in cache:
+            if not (isinstance(region, Region) and region.is_state) or region.name in self.updated:
+                return None, tail[0]
+            tensor = region.tensor
+            if tensor.shape[-2:] != tail or offset % (tail[0] * tail[1] * tensor.itemsize):
+                return None, tail[0]
+        return Written(tuple(region.name for region, _ in cache), tail[0]), 0
 
     def fill(self, name: str, how: int, to: Tensor, *operands: Tensor) -> Tensor:
         """Record `copy` or `elementwise`: operands, which are broadcast, to a tensor."""

@@ -17,7 +17,8 @@ from mlprogram.analysis.aliases import uses
 from mlprogram.kernels import native
 from mlprogram.kernels.native.threads import threads
 from mlprogram.run.plan import ExecutionPlan, Name, Step
-from mlprogram.run.record import KernelCall, NotNative, Recorder, Region
+from mlprogram.run.record import KernelCall, NotNative, Recorder, Region, Written
+from mlprogram.run.states import States
 import torch
 from torch import Tensor
 
@@ -52,7 +53,9 @@ class NativeStretch:
         self.states = [b.name for b in given if b.is_state]
         self._given = [(b.tensor.dtype, b.tensor.shape) for b in given]
         self._new = [(b.tensor.dtype, b.tensor.shape) for b in new]
-        number = {b: 2 + i for i, b in enumerate((*given, *new))}
+        counts = [*dict.fromkeys(b for b in read if isinstance(b, Written))]
+        self._updated, self._written = recorder.updated, counts
+        number = {b: 2 + i for i, b in enumerate((*given, *new, *counts))}
         self._results = [
             x if b is None else _View(number[b] - 2, x.shape, x.stride(), int(x.storage_offset()))
             for x, b in zip(results, owners, strict=True)
@@ -60,8 +63,8 @@ class NativeStretch:
         self._bases = ctypes.c_int64 * (2 + len(number))
         self._lay_out(calls, number)
 
-    def _lay_out(self, calls: list[KernelCall], number: dict[Region, int]) -> None:
-        """Make the table. number: the base of each region that is not in the arena."""
+    def _lay_out(self, calls: list[KernelCall], number: dict[Region | Written, int]) -> None:
+        """Make the table. number: of each base but the arena."""
         offsets, self.arena = _arranged(calls, number)
         self.calls, self.held = len(calls), sum(region.bytes for region in offsets)
         self._places: dict[int, Step] = {}  # in the table
@@ -74,7 +77,7 @@ class NativeStretch:
                 words += [base, offset if b is None else offset + offsets.get(b, 0)]
         self._table = (ctypes.c_int64 * len(words))(*words)
 
-    def __call__(self, states: dict[str, Tensor], *given: Tensor) -> tuple:
+    def __call__(self, states: States, *given: Tensor) -> tuple:
         held = [states[name] for name in self.states]
         tensors = [*given, *held]
         for x, (dtype, shape) in zip(tensors, self._given, strict=True):
@@ -85,7 +88,10 @@ class NativeStretch:
         tensors[: len(given)] = [x.contiguous() for x in given]
         tensors += [torch.empty(shape, dtype=dtype) for dtype, shape in self._new]
         arena = torch.empty(self.arena, dtype=torch.uint8)
-        bases = self._bases(0, arena.data_ptr(), *[x.data_ptr() for x in tensors])
+        numbers = [x.data_ptr() for x in tensors] + [w.of(states) for w in self._written]
+        bases = self._bases(0, arena.data_ptr(), *numbers)
+        for name in self._updated:
+            states.written.pop(name, None)
         failed = native.run_steps(self._table, len(self._table), bases, threads())
         if failed >= 0:
             with self._failures.preparing(self._places[failed].operation):
@@ -108,7 +114,7 @@ class _View:
 
 
 def _arranged(
-    calls: list[KernelCall], elsewhere: Collection[Region]
+    calls: list[KernelCall], elsewhere: Collection[Region | Written]
 ) -> tuple[dict[Region, int], int]:
     """Where in the arena each region lies that is nowhere else, and the arena's bytes.
 

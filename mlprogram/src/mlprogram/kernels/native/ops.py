@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "Attention",
     "Rounding",
     "attention",
     "batch_matmul",
@@ -34,7 +35,7 @@ class Rounding(IntEnum):
     AS_ONE, AS_OPS, SPELLED_OUT = range(3)
 
 
-class _Attention(ctypes.Structure):
+class Attention(ctypes.Structure):
     """`Attention` of attention.c."""
 
     _fields_ = (
@@ -187,7 +188,7 @@ def attention(
     """
     function, half = kernel("attention"), dtype == torch.float16
     counts = (ctypes.c_int64 * 2)(*slots)
-    record = _Attention(*shape, counts, mask_rows, half, rounding, scale)
+    record = Attention(*shape, counts, mask_rows, half, rounding, scale)
     address, parts = ctypes.addressof(record), len(slots)
     Pointers = ctypes.c_void_p * 2
 

@@ -340,15 +340,23 @@ static int attend(Job *j, Slots slots, int threads)
 }
 
 /* q (B, M, D), keys and values (B, N, D) in two parts, mask (mask_rows, N) or NULL -> out (B, M, D).
- * Returns 0, or -1 where there is no memory. */
-int attention(const Attention *a, const void *q, const void *const *keys,
-              const void *const *values, const void *mask, void *out, int32_t threads)
+ * From slot `written` on keys and values of the first part are zeros. Returns 0, or -1 where there
+ * is no memory. */
+int attention_of(const Attention *a, const void *q, const void *const *keys,
+                 const void *const *values, const void *mask, void *out, int64_t written,
+                 int32_t threads)
 {
     int64_t *open = malloc((a->slots[0] + a->slots[1]) * sizeof(int64_t));
     if (!open) return -1;
     Job j = {.shape = a, .q = q, .mask = mask, .keys = keys, .values = values, .out = out};
-    int failed = attend(&j, find_slots(a, mask, keys, values, open, threads), threads);
+    int failed = attend(&j, find_slots(a, mask, keys, values, written, open, threads), threads);
     if (failed > 0) failed = attend(&j, all_slots(a, open), threads);
     free(open);
     return failed;
+}
+
+int attention(const Attention *a, const void *q, const void *const *keys,
+              const void *const *values, const void *mask, void *out, int32_t threads)
+{
+    return attention_of(a, q, keys, values, mask, out, a->slots[0], threads);
 }

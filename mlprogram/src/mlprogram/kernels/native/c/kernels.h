@@ -22,5 +22,8 @@ int rotary(const void *x, const void *cos, const void *sin, void *y, int64_t n, 
 int gated(const void *gate, const void *x, void *y, int64_t n, int32_t is_half, int32_t threads);
 int attention(const struct Attention *shape, const void *q, const void *const *keys,
               const void *const *values, const void *mask, void *out, int32_t threads);
+int attention_of(const struct Attention *shape, const void *q, const void *const *keys,
+                 const void *const *values, const void *mask, void *out, int64_t written,
+                 int32_t threads);
 
 #endif

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define ROUND_UP(a, b) (((a) + (b) - 1) / (b) * (b))
 
 /* Whether all bytes are zero. */
@@ -41,6 +42,14 @@ static inline void narrow_rest(const float *p, int64_t n, half *out)
     memcpy(out, bits, n * sizeof(half));
 }
 
+/* n float32, vector by vector: most are few, and a call takes longer than they do. */
+static inline void copy_single(const float *p, int64_t n, float *out)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) *(lanes *)(out + i) = load_single(p + i);
+    if (i < n) memcpy(out + i, p + i, (n - i) * sizeof(float));
+}
+
 /* n values from p on to float32, and the rest of `width` to zero. */
 static inline void widen(const void *p, int is_half, int64_t n, float *out, int64_t width)
 {
@@ -50,7 +59,7 @@ static inline void widen(const void *p, int is_half, int64_t n, float *out, int6
         for (; i + LANES <= n; i += LANES) *(lanes *)(out + i) = load_half(h + i);
         if (i < n) widen_rest(h + i, n - i, out + i);
     } else {
-        memcpy(out, p, n * sizeof(float));
+        copy_single(p, n, out);
     }
     for (int64_t i = n; i < width; i++) out[i] = 0;
 }
@@ -58,7 +67,7 @@ static inline void widen(const void *p, int is_half, int64_t n, float *out, int6
 static inline void narrow(const float *p, int64_t n, void *out, int is_half)
 {
     if (!is_half) {
-        memcpy(out, p, n * sizeof(float));
+        copy_single(p, n, out);
         return;
     }
     half *h = out;
@@ -126,10 +135,19 @@ static inline float softmax_row(float *line, int64_t n)
     return top;
 }
 
-/* --- a row times x ---------------------------------------------------------------------------- */
+/* --- rows times x ----------------------------------------------------------------------------- */
 
-/* To the second cache, 6 kB ahead: the hardware's own prefetch stops at each page. */
-#define prefetch(p) __builtin_prefetch((const char *)(p) + 6144, 0, 2)
+/* One thread reads memory faster where it reads in several places: rows that are far apart are
+ * multiplied side by side. To the second cache, so many bytes ahead: the hardware's own prefetch
+ * stops at each page. */
+#if LANES > 4
+#define STREAMS 4
+#define AHEAD 3072
+#else
+#define STREAMS 1
+#define AHEAD 6144
+#endif
+#define prefetch(p) __builtin_prefetch((const char *)(p) + AHEAD, 0, 2)
 #define PARTS (LANES == 4 ? 8 : 4) /* sums at the same time: adding takes a few cycles */
 #define STEP (4 * CHUNK)
 #define UNROLLED _Pragma("GCC unroll 16") /* what is indexed by the loop stays in registers */
@@ -139,35 +157,51 @@ static inline __attribute__((always_inline)) void add_product(lanes *part, chunk
     UNROLLED for (int k = 0; k < VECTORS; k++) part[k] += w.v[k] * load_single(x + k * LANES);
 }
 
-#define DOT(name, type, load, ...)                                                               \
-    static inline float name(const type *w, const float *x, int64_t columns, ##__VA_ARGS__)      \
+static inline __attribute__((always_inline)) float add_parts(lanes *part)
+{
+    for (int k = 1; k < PARTS; k++) part[0] += part[k];
+    return sum(part[0]);
+}
+
+/* out (rows) = rows of w, `across` values apart, times x (columns). What `load` says of a row may
+ * depend on its number, s. */
+#define DOT(name, rows, type, load, ...)                                                         \
+    static inline void name(const type *w, int64_t across, const float *x, int64_t columns,      \
+                            float *out, ##__VA_ARGS__)                                           \
     {                                                                                            \
-        lanes part[PARTS] = {{0}};                                                               \
+        lanes part[rows][PARTS] = {{{0}}};                                                       \
         int64_t i = 0;                                                                           \
         for (; i + STEP <= columns; i += STEP) {                                                 \
-            for (unsigned line = 0; line < sizeof(type); line++)                                 \
-                prefetch((const char *)(w + i) + 64 * line);                                     \
+            UNROLLED for (int s = 0; s < rows; s++)                                              \
+                for (unsigned line = 0; line < sizeof(type); line++)                             \
+                    prefetch((const char *)(w + s * across + i) + 64 * line);                    \
             UNROLLED for (int k = 0; k < STEP / CHUNK; k++)                                      \
-                add_product(part + k * VECTORS % PARTS, load(w + i + k * CHUNK),                 \
-                            x + i + k * CHUNK);                                                  \
+                UNROLLED for (int s = 0; s < rows; s++)                                          \
+                    add_product(part[s] + k * VECTORS % PARTS,                                   \
+                                load(w + s * across + i + k * CHUNK), x + i + k * CHUNK);        \
         }                                                                                        \
-        for (; i + CHUNK <= columns; i += CHUNK) add_product(part, load(w + i), x + i);          \
+        for (; i + CHUNK <= columns; i += CHUNK)                                                 \
+            UNROLLED for (int s = 0; s < rows; s++)                                              \
+                add_product(part[s], load(w + s * across + i), x + i);                           \
         if (i < columns) {                                                                       \
-            type w_rest[CHUNK] = {0};                                                            \
             float x_rest[CHUNK] = {0};                                                           \
-            memcpy(w_rest, w + i, (columns - i) * sizeof(type));                                 \
             memcpy(x_rest, x + i, (columns - i) * sizeof(float));                                \
-            add_product(part, load(w_rest), x_rest);                                             \
+            UNROLLED for (int s = 0; s < rows; s++) {                                            \
+                type w_rest[CHUNK] = {0};                                                        \
+                memcpy(w_rest, w + s * across + i, (columns - i) * sizeof(type));                \
+                add_product(part[s], load(w_rest), x_rest);                                      \
+            }                                                                                    \
         }                                                                                        \
-        for (int k = 1; k < PARTS; k++) part[0] += part[k];                                      \
-        return sum(part[0]);                                                                     \
+        UNROLLED for (int s = 0; s < rows; s++) out[s] = add_parts(part[s]);                     \
     }
 
-DOT(dot_single, float, single_chunk)
-DOT(dot_half, half, half_chunk)
-DOT(dot_int8, int8_t, int8_chunk)
-#define SCALED(w) scaled_chunk(w, scale)
-DOT(dot_scaled, int8_t, SCALED, float scale)
+DOT(dot_single, 1, float, single_chunk)
+DOT(dots_single, STREAMS, float, single_chunk)
+DOT(dot_half, 1, half, half_chunk)
+DOT(dots_half, STREAMS, half, half_chunk)
+DOT(dots_int8, STREAMS, int8_t, int8_chunk)
+#define SCALED_BY_ROW(w) scaled_chunk(w, scale[s])
+DOT(dots_scaled, STREAMS, int8_t, SCALED_BY_ROW, const float *scale)
 
 /* --- tiles of a matrix product ---------------------------------------------------------------- */
 

@@ -3,7 +3,9 @@
  * OpenMP waits for every thread at the end of every loop. Where others use the machine too, one
  * thread then waits for another that has no core, and a decode step takes ten times as long. Here
  * the caller works through the parts itself, and helpers that happen to be awake take some off it:
- * who comes late finds nothing left, and the caller waits only for parts already begun.
+ * who comes late finds nothing left, and the caller waits only for parts already begun. Each thread
+ * begins with a stretch of its own, so that it reads weights in the order in which they lie, and then
+ * takes parts off the others'.
  */
 #include "pool.h"
 
@@ -20,11 +22,16 @@ static struct {
     void (*work)(void *, int64_t, int64_t);
     void *context;
     int64_t total, part;
-    int helpers; /* that may take part */
+    int threads; /* that may take part, the caller among them */
 } job;
 
-static atomic_int open, inside;     /* whether there is a job; helpers that look at it */
-static atomic_llong next, jobs;     /* the next part's start; jobs so far */
+static struct {
+    _Alignas(64) atomic_llong next; /* the next part's number, and .. */
+    long long end;                  /* .. the last one's, in each thread's stretch */
+} stretches[MOST + 1];
+
+static atomic_int open, inside; /* whether there is a job; helpers that look at it */
+static atomic_llong jobs;       /* so far */
 static atomic_flag taken = ATOMIC_FLAG_INIT;
 static atomic_int asleep;
 static int started;
@@ -40,12 +47,15 @@ static inline void rest(void)
 #endif
 }
 
-static void take_parts(void)
+static void take_parts(int own)
 {
-    int64_t from;
-    while ((from = atomic_fetch_add(&next, job.part)) < job.total) {
-        int64_t to = from + job.part;
-        job.work(job.context, from, to < job.total ? to : job.total);
+    for (int k = 0; k < job.threads; k++) {
+        int at = own + k < job.threads ? own + k : own + k - job.threads;
+        int64_t number;
+        while ((number = atomic_fetch_add(&stretches[at].next, 1)) < stretches[at].end) {
+            int64_t from = number * job.part, to = from + job.part;
+            job.work(job.context, from, to < job.total ? to : job.total);
+        }
     }
 }
 
@@ -67,7 +77,7 @@ static void *help(void *number)
         wait_for_a_job(seen);
         seen = atomic_load(&jobs);
         atomic_fetch_add(&inside, 1); /* first say so, then look: `share` does it the other way */
-        if (atomic_load(&open) && (intptr_t)number < job.helpers) take_parts();
+        if (atomic_load(&open) && (intptr_t)number < job.threads) take_parts((intptr_t)number);
         atomic_fetch_sub(&inside, 1);
     }
     return NULL;
@@ -82,7 +92,7 @@ static void start(int helpers)
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&detached, STACK);
     while (started < helpers
-           && !pthread_create(&thread, &detached, help, (void *)(intptr_t)started))
+           && !pthread_create(&thread, &detached, help, (void *)(intptr_t)(started + 1)))
         started++;
     pthread_attr_destroy(&detached);
 }
@@ -125,9 +135,13 @@ void share(void (*work)(void *, int64_t, int64_t), void *context, int64_t total,
     }
     start(threads - 1);
     wait_until_left(); /* a late helper of the last job may still look at it */
+    int64_t parts = (total + part - 1) / part;
     job.work = work, job.context = context, job.total = total, job.part = part;
-    job.helpers = threads - 1;
-    atomic_store(&next, 0);
+    job.threads = threads < started + 1 ? threads : started + 1;
+    for (int k = 0; k < job.threads; k++) {
+        stretches[k].end = parts * (k + 1) / job.threads;
+        atomic_store(&stretches[k].next, parts * k / job.threads);
+    }
     atomic_store(&open, 1);
     atomic_fetch_add(&jobs, 1);
     if (atomic_load(&asleep)) {
@@ -135,7 +149,7 @@ void share(void (*work)(void *, int64_t, int64_t), void *context, int64_t total,
         pthread_cond_broadcast(&bell);
         pthread_mutex_unlock(&mutex);
     }
-    take_parts();
+    take_parts(0);
     atomic_store(&open, 0);
     wait_until_left();
     atomic_flag_clear(&taken);

@@ -12,7 +12,7 @@
 #include "lanes.h"
 #include "pool.h"
 
-#define PART 49152 /* bytes of weights that a thread takes at a time */
+#define PART 32768 /* bytes of weights that a thread takes at a time */
 #define TILES 8    /* tiles of rows that it takes of a product of several tokens, .. */
 #define SPAN 64    /* .. so many tokens at a time, which lie together */
 #define FEW (3 * LANES / 4) /* tokens up to which vectors go along the columns */
@@ -38,26 +38,30 @@ static inline int64_t place(const Matrix *m, int64_t c)
 
 /* --- one token: y = W x ---------------------------------------------------------------------- */
 
-static float dot_palette16(const uint8_t *w, const Palette *p, const float *x, int64_t columns)
+static void dots_palette16(const uint8_t *w, int64_t across, const Palette *p, const float *x,
+                           int64_t columns, float *out)
 {
-    lanes part[PARTS] = {{0}};
+    lanes part[STREAMS][PARTS] = {{{0}}};
     chunk first, second;
     int64_t i = 0;
-    for (; i + STEP <= columns; i += STEP) {
-        prefetch(w + i / 2);
-        UNROLLED for (int k = 0; k < STEP / CHUNK; k += 2) {
-            look_up(p, w + (i + k * CHUNK) / 2, &first, &second);
-            add_product(part + k * VECTORS % PARTS, first, x + i + k * CHUNK);
-            add_product(part + (k + 1) * VECTORS % PARTS, second, x + i + (k + 1) * CHUNK);
+    for (; i + STEP <= columns; i += STEP)
+        UNROLLED for (int s = 0; s < STREAMS; s++) {
+            const uint8_t *row = w + s * across + i / 2;
+            prefetch(row);
+            UNROLLED for (int k = 0; k < STEP / CHUNK; k += 2) {
+                look_up(p + s, row + k * CHUNK / 2, &first, &second);
+                add_product(part[s] + k * VECTORS % PARTS, first, x + i + k * CHUNK);
+                add_product(part[s] + (k + 1) * VECTORS % PARTS, second, x + i + (k + 1) * CHUNK);
+            }
         }
+    UNROLLED for (int s = 0; s < STREAMS; s++) {
+        if (i < columns) {
+            look_up(p + s, w + s * across + i / 2, &first, &second);
+            add_product(part[s], first, x + i);
+            add_product(part[s] + VECTORS % PARTS, second, x + i + CHUNK);
+        }
+        out[s] = add_parts(part[s]);
     }
-    if (i < columns) {
-        look_up(p, w + i / 2, &first, &second);
-        add_product(part, first, x + i);
-        add_product(part + VECTORS % PARTS, second, x + i + CHUNK);
-    }
-    for (int k = 1; k < PARTS; k++) part[0] += part[k];
-    return sum(part[0]);
 }
 
 /* The 16 values that int4 has in a block. The product with a scale that is a half has 15 bits, so
@@ -101,35 +105,63 @@ typedef struct {
     int64_t tokens, stride;
 } Product;
 
-/* A row times x. `palette` is read anew where another group of rows begins. */
-static float dot(const Matrix *m, int64_t r, const float *x, Palette *palette, int is_first)
+/* Rows r, r + apart, .. of STREAMS, times x. Palettes are read anew where another group begins. */
+static void dots(const Matrix *m, int64_t r, int64_t apart, const float *x, Palette *palette,
+                 int is_first, float *out)
 {
-    int64_t at = r * m->columns;
+    int64_t at = r * m->columns, across = apart * m->columns, C = m->columns;
+    float scale[STREAMS];
+    for (int s = 0; s < STREAMS && m->kind == INT8; s++) scale[s] = m->table[r + s * apart];
     switch (m->kind) {
-    case SINGLE: return dot_single((const float *)m->weight + at, x, m->columns);
-    case HALF: return dot_half((const half *)m->weight + at, x, m->columns);
+    case SINGLE: dots_single((const float *)m->weight + at, across, x, C, out); break;
+    case HALF: dots_half((const half *)m->weight + at, across, x, C, out); break;
     case INT8:
-        if (m->half_weights)
-            return dot_scaled((const int8_t *)m->weight + at, x, m->columns, m->table[r]);
-        return m->table[r] * dot_int8((const int8_t *)m->weight + at, x, m->columns);
+        if (m->half_weights) {
+            dots_scaled((const int8_t *)m->weight + at, across, x, C, out, scale);
+            break;
+        }
+        dots_int8((const int8_t *)m->weight + at, across, x, C, out);
+        for (int s = 0; s < STREAMS; s++) out[s] *= scale[s];
+        break;
     default:
-        if (m->block) return dot_blocks(m, r, x);
-        if (is_first || r % m->group == 0) read_palette(palette, m->table + r / m->group * 16);
-        return dot_palette16((const uint8_t *)m->weight + at / 2, palette, x, m->columns);
+        for (int s = 0; s < STREAMS && m->block; s++) out[s] = dot_blocks(m, r + s * apart, x);
+        if (m->block) break;
+        for (int s = 0; s < STREAMS; s++, r += apart)
+            if (is_first || r % m->group == 0)
+                read_palette(palette + s, m->table + r / m->group * 16);
+        dots_palette16((const uint8_t *)m->weight + at / 2, across / 2, palette, x, C, out);
     }
 }
 
+/* Rows first .. end of each of STREAMS parts of the matrix, which are `apart` rows; or of the rest
+ * beyond them, where it counts for all, apart = 0. */
+static void some_streams(const Product *p, int64_t from, int64_t to, int64_t apart)
+{
+    const Matrix *m = p->matrix;
+    Palette palette[STREAMS];
+    for (int64_t first = from; first < to; first += CHUNK) {
+        float sums[STREAMS][CHUNK], one[STREAMS];
+        int64_t n = MIN(CHUNK, to - first), size = m->half_activations ? 2 : 4;
+        for (int64_t r = first; r < first + n; r++) {
+            dots(m, r, apart, p->x, palette, r == from, one);
+            for (int s = 0; s < (apart ? STREAMS : 1); s++)
+                sums[s][r - first] = one[s] + (m->bias ? m->bias[r + s * apart] : 0);
+        }
+        for (int s = 0; s < (apart ? STREAMS : 1); s++)
+            narrow(sums[s], n, (char *)p->result + (first + s * apart) * size,
+                   m->half_activations);
+    }
+}
+
+/* Rows are counted within a stream; those beyond the streams come last. */
 static void some_rows(void *context, int64_t from, int64_t to)
 {
     const Product *p = context;
-    const Matrix *m = p->matrix;
-    Palette palette;
-    for (int64_t first = from; first < to; first += CHUNK) {
-        float sums[CHUNK];
-        int64_t n = MIN(CHUNK, to - first), size = m->half_activations ? 2 : 4;
-        for (int64_t r = first; r < first + n; r++)
-            sums[r - first] = dot(m, r, p->x, &palette, r == from) + (m->bias ? m->bias[r] : 0);
-        narrow(sums, n, (char *)p->result + first * size, m->half_activations);
+    int64_t apart = p->matrix->rows / STREAMS;
+    if (from < apart) some_streams(p, from, MIN(to, apart), apart);
+    if (to > apart) {
+        int64_t beyond = apart * (STREAMS - 1);
+        some_streams(p, MAX(from, apart) + beyond, to + beyond, 0);
     }
 }
 
@@ -144,7 +176,8 @@ int matvec(const Matrix *m, const void *x, void *y, int32_t threads)
         for (int64_t c = 0; c < m->columns; c++) ordered[place(m, c)] = wide[c];
     }
     Product p = {m, ordered, y, 1, 1};
-    share(some_rows, &p, m->rows, PART / (m->columns * BITS[m->kind] / 8) + 1, threads);
+    int64_t part = PART / STREAMS / (m->columns * BITS[m->kind] / 8) + 1;
+    share(some_rows, &p, m->rows - m->rows / STREAMS * (STREAMS - 1), ROUND_UP(part, CHUNK), threads);
     free(wide);
     return 0;
 }
@@ -176,6 +209,7 @@ static void unpack_palette(const uint8_t *nibbles, const float *table, int64_t n
         }                                                                                        \
     }
 
+#define SCALED(w) scaled_chunk(w, scale)
 UNPACK(unpack_int8, int8_chunk)
 UNPACK(unpack_scaled, SCALED, float scale)
 

@@ -83,11 +83,11 @@ int run_gated(const int64_t *a, int32_t threads)
     return gated(P(0), P(1), P(2), a[3], a[4], threads);
 }
 
-/* Keys and values are two addresses each. */
+/* Keys and values are two addresses each; the slots that were written come last. */
 int run_attention(const int64_t *a, int32_t threads)
 {
     const void *keys[] = {P(2), P(3)}, *values[] = {P(4), P(5)};
-    return attention(P(0), P(1), keys, values, P(6), P(7), threads);
+    return attention_of(P(0), P(1), keys, values, P(6), P(7), a[9], threads);
 }
 
 /* --- copy -------------------------------------------------------------------------------------- */

@@ -42,8 +42,18 @@ static inline const char *slot(const Attention *a, const void *const *parts, int
 typedef struct {
     const Attention *shape;
     const void *const *keys, *const *values;
-    char *open; /* (N) */
+    int64_t written; /* slots of the first part beyond which keys and values are zeros */
+    char *open;      /* (N) */
 } Search;
+
+/* j, or the end of those slots from j on, all of one part, that are closed and may hold something. */
+static inline int64_t closed_until(const Search *p, int64_t j)
+{
+    const Attention *a = p->shape;
+    int64_t end = j < a->slots[0] ? p->written : a->slots[0] + a->slots[1];
+    while (j < end && !p->open[j]) j++;
+    return j;
+}
 
 /* Opens the slots in which some heads have a key or a value other than zero. */
 static inline void some_caches(void *context, int64_t from, int64_t to)
@@ -52,10 +62,13 @@ static inline void some_caches(void *context, int64_t from, int64_t to)
     const Attention *a = p->shape;
     int64_t N = a->slots[0] + a->slots[1], bytes = a->depth * (a->is_half ? 2 : 4);
     for (int64_t b = from; b < to; b++)
-        for (int64_t j = 0; j < N; j++)
-            if (!p->open[j] && !(is_zero(slot(a, p->keys, b, j), bytes) &&
-                                 is_zero(slot(a, p->values, b, j), bytes)))
-                p->open[j] = 1;
+        for (int64_t j = 0, end; j < N; j = MAX(j + 1, end)) {
+            const char *key = slot(a, p->keys, b, j), *value = slot(a, p->values, b, j);
+            end = closed_until(p, j);
+            if (is_zero(key, (end - j) * bytes) && is_zero(value, (end - j) * bytes)) continue;
+            for (int64_t k = j; k < end; k++, key += bytes, value += bytes)
+                if (!is_zero(key, bytes) || !is_zero(value, bytes)) p->open[k] = 1;
+        }
 }
 
 static inline Slots all_slots(const Attention *a, int64_t *found)
@@ -70,7 +83,8 @@ static inline Slots all_slots(const Attention *a, int64_t *found)
  * where some row has none that is open, or without memory. A slot that is left out scores CLOSED at
  * most: it has a say in rows whose open slots score no more than that, which `weigh` looks for. */
 static inline Slots find_slots(const Attention *a, const void *mask, const void *const *keys,
-                        const void *const *values, int64_t *found, int threads)
+                               const void *const *values, int64_t written, int64_t *found,
+                               int threads)
 {
     int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
     Slots s = {found, 0, 0, 0};
@@ -88,8 +102,10 @@ static inline Slots find_slots(const Attention *a, const void *mask, const void 
         }
         every_row = any;
     }
-    Search search = {a, keys, values, open};
-    if (every_row) share(some_caches, &search, a->heads, 1, threads);
+    Search search = {a, keys, values, written, open};
+    int closed = 0;
+    for (int64_t j = 0; j < N && every_row && !closed; j++) closed = closed_until(&search, j) > j;
+    if (closed) share(some_caches, &search, a->heads, 1, threads);
     for (int64_t j = 0; j < N && every_row; j++)
         if (open[j]) {
             s.old += j < a->slots[0];

@@ -12,8 +12,10 @@ static void times_rows(const float *x, const char *y, int is_half, float *sums, 
 {
     for (int64_t j = 0; j < N; j++)
         for (int64_t i = 0; i < M; i++)
-            sums[i * N + j] = is_half ? dot_half((const half *)y + j * K, x + i * K, K)
-                                      : dot_single((const float *)y + j * K, x + i * K, K);
+            if (is_half)
+                dot_half((const half *)y + j * K, 0, x + i * K, K, sums + i * N + j);
+            else
+                dot_single((const float *)y + j * K, 0, x + i * K, K, sums + i * N + j);
 }
 
 /* The sum of rows y (K, N) weighed by x (K), at LANES * vectors columns from column j on. */

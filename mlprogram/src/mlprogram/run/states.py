@@ -1,0 +1,75 @@
+"""The tensors that a stateful program keeps, and how much of each was ever written.
+
+A cache of keys or values is filled from its first slot on. Attention has to look at slots that the
+mask closes too, since what they hold may be large enough to show through it, or not a number. Where
+it is known that they hold zeros, it need not read them: a decode step with a short past would
+otherwise read the whole cache.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from mlprogram.ops.tensor_transformation import write_slice
+from torch import Tensor
+
+__all__ = ["States", "slots_written", "update_state"]
+
+
+class States(dict[str, Tensor]):
+    """Tensors by name. written: of a state, how many of its slots, its last axis but one, were
+    written at all; all bytes of the others are zero. A name that is missing there is of a state of
+    which that is not known. lent: whether others may write to the tensors too.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]):
+        super().__init__(tensors)
+        self.written: dict[str, int] = {}
+        self.lent = False
+
+    def __setitem__(self, name: str, tensor: Tensor) -> None:
+        self.written.pop(name, None)
+        super().__setitem__(name, tensor)
+
+    def note(self, name: str, slots: int) -> None:
+        """Note that so many slots of a state may hold something, and the others hold zeros."""
+        if not self.lent:
+            self.written[name] = slots
+
+    def lend(self) -> "States":
+        """These tensors for others, of which nothing is known from now on."""
+        self.lent = True
+        self.written.clear()
+        return self
+
+
+def update_state(states: States, name: str, update: Tensor, **view: Sequence | None) -> None:
+    """`write_slice` to a state."""
+    known = states.written.pop(name, None)  # should it fail, nothing is known
+    write_slice(states[name], update, **view)
+    if known is not None:
+        states.note(name, max(known, _reach(states[name].shape[-2], **view)))
+
+
+def _reach(
+    slots: int,
+    begin: Sequence[int],
+    end: Sequence[int],
+    stride: Sequence[int] | None = None,
+    begin_mask: Sequence[bool] | None = None,
+    end_mask: Sequence[bool] | None = None,
+    squeeze_mask: Sequence[bool] | None = None,
+) -> int:
+    """A slot before which a slice of a state ends."""
+    if stride and stride[-2] < 0:
+        return slots
+    if squeeze_mask and squeeze_mask[-2]:
+        first = 0 if begin_mask and begin_mask[-2] else begin[-2]
+        return (first if first >= 0 else slots + first) + 1
+    last = slots if end_mask and end_mask[-2] else end[-2]
+    return min(last if last >= 0 else slots + last, slots)
+
+
+def slots_written(tensor: Tensor) -> int:
+    """The slots of a state up to the last one that has a byte other than zero."""
+    words = tensor.contiguous().numpy().view(f"u{tensor.itemsize}")
+    (found,) = words.any(axis=(*range(words.ndim - 2), -1)).nonzero()
+    return int(found[-1]) + 1 if found.size else 0
