@@ -8,7 +8,7 @@ yields every value when it is made.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from threading import Lock
 from types import FunctionType
 from typing import Any
@@ -86,17 +86,17 @@ class _Source:
         exec(compile(source, self.failures.file(source), "exec"), self.scope, made)
         return made["run"], source
 
-    def plainly(self, stretch: NativeStretch) -> Callable[..., tuple]:
-        """A stretch from Python; generated when it is first needed."""
+    def plainly(self, stretch: NativeStretch) -> Callable[[int], Callable[..., tuple]]:
+        """A stretch from Python, from one of its steps on; generated when it is first needed."""
 
-        def run(*given) -> tuple:
+        @cache
+        def plain(first: int) -> Callable[..., tuple]:
             with GENERATING:
-                body = self.part_lines(stretch.steps, free=False)  # not all are given
+                body = self.part_lines(stretch.steps[first:], free=False)  # not all are given
                 body.append(f"return {self.variables(stretch.made)}")
-                stretch.plain = self.function(f"states, {self.variables(stretch.given)}", body)[0]
-            return stretch.plain(*given)
+                return self.function(f"states, {self.variables(stretch.needed(first))}", body)[0]
 
-        return run
+        return plain
 
     def variable(self, name: str) -> str:
         """The local variable of a value."""

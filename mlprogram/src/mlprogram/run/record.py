@@ -1,7 +1,7 @@
 """Record what steps of a plan ask of torch and of the compiled kernels, for `stretches.py`.
 
 The functions of the steps are called once, on tensors whose memory nobody fills. Views cost
-nothing, copies and simple arithmetic have kernels in `c/run.c`, and calls of kernels are what they
+nothing, copies and simple arithmetic have kernels in `c/run.c` and `c/whole.c`, and calls of kernels are what they
 are. Whatever else torch is asked for, only torch can do.
 """
 
@@ -25,16 +25,20 @@ __all__ = ["KernelCall", "NotNative", "Recorder", "Region"]
 #: Ops without a kernel that may be recorded: they look at shapes alone, and never at values.
 PLAIN = frozenset(
     [
-        "add", "cast", "concat", "expand_dims", "flatten2d", "identity", "mul", "real_div",
-        "reshape", "slice_by_index", "slice_by_size", "slice_update", "split", "squeeze", "sub",
-        "tile", "transpose",
+        "add", "cast", "concat", "equal", "expand_dims", "flatten2d", "greater", "greater_equal",
+        "identity", "less", "less_equal", "maximum", "minimum", "mul", "not_equal", "real_div",
+        "reshape", "select", "slice_by_index", "slice_by_size", "slice_update", "split", "squeeze",
+        "stack", "sub", "tile", "transpose",
     ]
 )  # fmt: skip
 
 OPEN = frozenset(["size", "expand"])  # kernels that look at values
 LARGEST = 1 << 30  # bytes of all values of a stretch; beside so many, Python's time is nothing
 
-ADD, SUB, MUL, DIV, CONVERT = range(5)  # of `elementwise` in run.c
+#: Of `elementwise` in run.c and of `apply` in whole.c.
+ADD, SUB, MUL, DIV, CONVERT, EQUAL, UNEQUAL, LESS, LESS_EQUAL, LEAST, MOST = range(11)
+
+FLOATS = frozenset([torch.float16, torch.float32])
 
 _aten = torch.ops.aten
 
@@ -109,6 +113,9 @@ class Recorder(TorchDispatchMode):
             return [self.state(step.state)]
         if type_ == "write_state" and step.stored is None:
             return []
+        if type_ in ("slice_by_index", "slice_update"):
+            if any(a.static and _computed(a) for a in step.arguments):
+                return [self.slice(step)]
         if step.function is None and type_ == "slice_update":
             view = {a.key: self.argument(a) for a in step.arguments if a.key != "x"}
             write_slice(self.state(step.state), **view)
@@ -123,7 +130,7 @@ class Recorder(TorchDispatchMode):
 
     def argument(self, argument: Argument) -> Any:
         """The value of an argument, or a list of them if MIL takes several."""
-        if argument.static and any(isinstance(value, Name) for value in argument.values):
+        if argument.static and _computed(argument):
             raise NotNative(f"its {argument.key} is known at run time only")
         found = [self.value(v.name) if isinstance(v, Name) else v for v in argument.values]
         return found if argument.key == "values" or len(found) > 1 else found[0]
@@ -145,6 +152,46 @@ class Recorder(TorchDispatchMode):
             raise NotNative("a size is known at run time only")
         return self.own(torch.empty(type_.sizes, dtype=self.plan.dtype(type_)), name, is_state)
 
+    def slice(self, step: Step) -> Tensor:
+        """Record a slice at a position that is known at run time only, or an update there."""
+        given = {a.key: a for a in step.arguments}
+        places = [self.position(given.pop(key)) for key in ("begin", "end")]
+        known = {key: self.argument(a) for key, a in given.items() if a.static}
+        x = self.state(step.state) if step.function is None else self.argument(given["x"])
+        reads, axes = step.operation.type == "slice_by_index", x.dim()
+        if reads:
+            part = torch.empty(step.operation.outputs[0][1].sizes, dtype=x.dtype)
+        else:
+            part = self.argument(given["update"])
+            if step.function is not None:  # not in place
+                x = x.clone(memory_format=torch.contiguous_format)
+        masks = [known.get(key) or [False] * axes for key in MASKS]
+        steps = known.get("stride") or [1] * axes
+        if any(p.shape != (axes,) for p in places) or min(steps, default=1) < 1:
+            raise NotNative("it has not one position for each axis, or goes backwards")
+        if part.dtype != x.dtype or part.dim() != axes - sum(masks[2]):
+            raise NotNative("what it writes or makes has another type")
+        sizes = iter(zip(part.shape, part.stride(), strict=True))
+        numbers = [axes, x.itemsize, reads]
+        for axis, (step_, *mask) in enumerate(zip(steps, *masks, strict=True)):
+            size, stride = (1, 0) if mask[2] else next(sizes)
+            bits = sum(bit << i for i, bit in enumerate(mask))
+            numbers += [x.shape[axis], x.stride(axis) * x.itemsize, step_, bits]
+            numbers += [size, stride * x.itemsize]
+        self.call("slice", [x, part, *places], numbers)
+        return part if reads else x
+
+    def position(self, argument: Argument) -> Tensor:
+        """Where slices begin or end, as int32."""
+        if not _computed(argument):
+            return torch.from_numpy(np.array(self.argument(argument), np.int32))
+        if len(argument.values) > 1:
+            raise NotNative(f"its {argument.key} is several values")
+        place = self.value(argument.values[0].name).contiguous()
+        if place.dtype != torch.int32:
+            raise NotNative(f"its {argument.key} is {place.dtype}")
+        return place
+
     # --- memory -------------------------------------------------------------------------------
 
     def own(self, tensor: Tensor, name: str = "", is_state: bool = False) -> Tensor:
@@ -156,6 +203,11 @@ class Recorder(TorchDispatchMode):
         self.regions[start] = Region(tensor, name, is_state)
         insort(self.starts, start)
         return tensor
+
+    def made(self, dtype: torch.dtype, *operands: Tensor) -> Tensor:
+        """A new tensor of the shape to which operands are broadcast."""
+        shape = np.broadcast_shapes(*[x.shape for x in operands])  # torch's imports sympy
+        return self.own(torch.empty(shape, dtype=dtype))
 
     def region(self, tensor: Tensor) -> Region | None:
         """The memory that a tensor lies in; None if it is a constant."""
@@ -193,29 +245,38 @@ class Recorder(TorchDispatchMode):
         axes = _axes(to, *[x.expand(to.shape) for x in operands])
         if name == "elementwise" and axes[-1][1] != to.itemsize:
             raise NotNative("it writes values apart")
-        head = (len(axes), to.itemsize, how, operands[0].dtype == torch.float16)
-        numbers = [*head, *(number for row in zip(*axes, strict=True) for number in row)]
-        walk = (ctypes.c_int64 * len(numbers))(*numbers)
-        self.kept += [walk, *[x for x in operands if self.region(x) is None]]
-        places = [self.place(x.data_ptr()) for x in (to, *operands)]
-        words = [*places, (None, ctypes.addressof(walk))]
-        self.calls.append(KernelCall(native.entry(name), words, self.step))
+        types = [native.TYPES.get(x.dtype, -1) for x in (operands[0], to)]
+        head = (len(axes), to.itemsize, how, *types)
+        rows = zip(*axes, strict=True)
+        self.call(name, [to, *operands], [*head, *(number for row in rows for number in row)])
         return to
+
+    def call(self, name: str, tensors: list[Tensor], numbers: list[int]) -> None:
+        """Record the call of an entry of tensors, and of numbers that stay as they are."""
+        block = (ctypes.c_int64 * len(numbers))(*numbers)
+        self.kept += [block, *[x for x in tensors if self.region(x) is None]]
+        places = [self.place(x.data_ptr()) for x in tensors]
+        words = [*places, (None, ctypes.addressof(block))]
+        self.calls.append(KernelCall(native.entry(name), words, self.step))
 
     def copied(self, x: Tensor, to: Tensor) -> Tensor:
         """Record a copy of x, broadcast and converted."""
         if x.dtype != to.dtype:
             return self.joined(CONVERT, to, x, x)
-        if x.itemsize > 4:
+        if x.itemsize > 8:
             raise NotNative(f"it copies {x.dtype}")
         return self.fill("copy", 0, to, x)
 
-    def joined(self, how: int, to: Tensor, *operands: Tensor) -> Tensor:
-        """Record arithmetic on floats of one dtype."""
-        dtypes = {x.dtype for x in operands}
-        if len(dtypes) > 1 or not {*dtypes, to.dtype} <= {torch.float16, torch.float32}:
-            raise NotNative("its values are no floats of one dtype")
-        return self.fill("elementwise", how, to, *operands)
+    def joined(self, how: int, to: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Record arithmetic, a comparison or a conversion, of values of one dtype."""
+        floats = {x.dtype, to.dtype} <= FLOATS
+        if x.dtype != y.dtype or not {x.dtype, to.dtype} <= native.TYPES.keys():
+            raise NotNative(f"torch computes it, of {x.dtype} and {y.dtype}")
+        if x.dtype in FLOATS and not floats and to.dtype != torch.bool:
+            raise NotNative("torch makes whole numbers of floats")
+        if x.dtype == torch.bool and how in (ADD, SUB, MUL) or how == DIV and not floats:
+            raise NotNative("torch computes it, of no floats")
+        return self.fill("elementwise" if floats else "apply", how, to, x, y)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -231,6 +292,14 @@ class Recorder(TorchDispatchMode):
         if func.is_view or func is _aten._unsafe_view.default:
             return func(*args, **kwargs)
         raise NotNative(f"torch computes it: {func}")
+
+
+MASKS = ("begin_mask", "end_mask", "squeeze_mask")
+
+
+def _computed(argument: Argument) -> bool:
+    """Whether it is known at run time only."""
+    return any(isinstance(value, Name) for value in argument.values)
 
 
 def _axes(*tensors: Tensor) -> list[tuple[int, ...]]:
@@ -280,12 +349,41 @@ def _repeat(recorder: Recorder, x: Tensor, repeats: list[int]) -> Tensor:
     return made
 
 
+def _stack(recorder: Recorder, tensors: list[Tensor], dim: int = 0) -> Tensor:
+    return _cat(recorder, [x.unsqueeze(dim) for x in tensors], dim)
+
+
 def _arithmetic(how: int) -> Callable[..., Tensor]:
     def record(recorder: Recorder, x: Tensor, y: Tensor) -> Tensor:
-        shape = np.broadcast_shapes(x.shape, y.shape)  # torch's imports sympy
-        return recorder.joined(how, recorder.own(torch.empty(shape, dtype=x.dtype)), x, y)
+        return recorder.joined(how, recorder.made(x.dtype, x, y), x, y)
 
     return record
+
+
+def _comparison(how: int, swapped: bool = False) -> Callable[..., Tensor]:
+    def record(recorder: Recorder, x: Tensor, y: Tensor) -> Tensor:
+        x, y = (y, x) if swapped else (x, y)
+        return recorder.joined(how, recorder.made(torch.bool, x, y), x, y)
+
+    return record
+
+
+def _extreme(how: int) -> Callable[..., Tensor]:
+    arithmetic = _arithmetic(how)
+
+    def record(recorder: Recorder, x: Tensor, y: Tensor) -> Tensor:
+        if x.dtype in FLOATS:  # which of two zeros wins is torch's secret
+            raise NotNative("torch computes it, of floats")
+        return arithmetic(recorder, x, y)
+
+    return record
+
+
+def _where(recorder: Recorder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    if condition.dtype != torch.bool or x.dtype != y.dtype or x.itemsize > 8:
+        raise NotNative("what it chooses from differs")
+    made = recorder.made(x.dtype, condition, x, y)
+    return recorder.fill("select", 0, made, condition, x, y)
 
 
 RECORDED: dict[Any, Callable[..., Tensor]] = {
@@ -298,4 +396,14 @@ RECORDED: dict[Any, Callable[..., Tensor]] = {
     _aten.sub.Tensor: _arithmetic(SUB),
     _aten.mul.Tensor: _arithmetic(MUL),
     _aten.div.Tensor: _arithmetic(DIV),
+    _aten.stack.default: _stack,
+    _aten.where.self: _where,
+    _aten.minimum.default: _extreme(LEAST),
+    _aten.maximum.default: _extreme(MOST),
+    _aten.eq.Tensor: _comparison(EQUAL),
+    _aten.ne.Tensor: _comparison(UNEQUAL),
+    _aten.lt.Tensor: _comparison(LESS),
+    _aten.le.Tensor: _comparison(LESS_EQUAL),
+    _aten.gt.Tensor: _comparison(LESS, swapped=True),
+    _aten.ge.Tensor: _comparison(LESS_EQUAL, swapped=True),
 }

@@ -6,6 +6,8 @@ torch ends a stretch, and runs from Python.
 
 What only the stretch reads lies in one arena, allocated for each call, at addresses that values
 share which are not in use at the same time. What is read after it gets memory of its own.
+
+A call that fails has not begun: its step runs from Python, with those after it, and says why.
 """
 
 from bisect import insort
@@ -30,21 +32,21 @@ ALIGNMENT = 64
 class NativeStretch:
     """Some neighbouring steps, compiled: `stretch(states, *given)` returns the values `made`.
 
-    plain: the same from Python, for values that are not what the program declares. calls: how many
-    of compiled code. arena: its bytes. held: those of the values that lie in it.
+    plain: the same from Python, for values that are not what the program declares, from the first
+    of its steps on or from a later one: `plain(first)(states, *values)`, of those that `needed`
+    names. calls: how many of compiled code. arena: its bytes. held: those of the values in it.
     """
 
-    plain: Callable[..., tuple]
+    plain: Callable[[int], Callable[..., tuple]]
 
     def __init__(self, recorder: Recorder, made: list[str]):
         self.steps, self.made, calls = recorder.steps, made, recorder.calls
-        self._failures, self._kept = recorder.plan.failures, recorder.kept
-        results = [recorder.values[name] for name in made]
-        owners = [recorder.region(value) for value in results]
+        self._kept = recorder.kept
+        owners = [recorder.region(recorder.values[name]) for name in made]
         read = {b for call in calls for b, _ in call.arguments} | {*owners}
         taken = [v for s in self.steps for a in s.arguments for v in a.values]
         named = {v.name for v in taken if isinstance(v, Name)}  # in Python, also for no call
-        read |= {b for b in recorder.regions.values() if b.name in named and not b.is_state}
+        read |= {b for b in recorder.regions.values() if b.name in named or b.is_state}
         given = [b for b in recorder.regions.values() if b.name and b in read]
         given.sort(key=lambda region: region.is_state)
         new = [*dict.fromkeys(b for b in owners if b and not b.name)]
@@ -53,57 +55,86 @@ class NativeStretch:
         self._given = [(b.tensor.dtype, b.tensor.shape) for b in given]
         self._new = [(b.tensor.dtype, b.tensor.shape) for b in new]
         number = {b: 2 + i for i, b in enumerate((*given, *new))}
-        self._results = [
-            x if b is None else _View(number[b] - 2, x.shape, x.stride(), int(x.storage_offset()))
-            for x, b in zip(results, owners, strict=True)
-        ]
         self._bases = ctypes.c_int64 * (2 + len(number))
-        self._lay_out(calls, number)
+        offsets = self._lay_out(calls, number)
+        self._values = {
+            name: x if b is None else _View.made(x, number.get(b, 1), offsets.get(b, 0))
+            for name, x in recorder.values.items()
+            for b in [recorder.region(x)]
+        }
+        self._results = [self._values[name] for name in made]
 
-    def _lay_out(self, calls: list[KernelCall], number: dict[Region, int]) -> None:
+    def _lay_out(self, calls: list[KernelCall], number: dict[Region, int]) -> dict[Region, int]:
         """Make the table. number: the base of each region that is not in the arena."""
         offsets, self.arena = _arranged(calls, number)
         self.calls, self.held = len(calls), sum(region.bytes for region in offsets)
-        self._places: dict[int, Step] = {}  # in the table
+        self._places: dict[int, int] = {}  # in the table -> of the step
+        order = {id(step): i for i, step in enumerate(self.steps)}
         words: list[int] = []
         for call in calls:
-            self._places[len(words)] = call.step
+            self._places[len(words)] = order[id(call.step)]
             words += [call.entry, len(call.arguments)]
             for b, offset in call.arguments:
                 base = 0 if b is None else number.get(b, 1)
                 words += [base, offset if b is None else offset + offsets.get(b, 0)]
         self._table = (ctypes.c_int64 * len(words))(*words)
+        return offsets
+
+    def needed(self, first: int) -> list[str]:
+        """The values that steps from this one on read, or that are made before it."""
+        if not first:
+            return self.given
+        inside = {name for step in self.steps[first:] for name in step.results}
+        read = [v.name for s in self.steps[first:] for a in s.arguments for v in a.values
+                if isinstance(v, Name)]  # fmt: skip
+        return [n for n in dict.fromkeys([*read, *self.made]) if n not in inside]
 
     def __call__(self, states: dict[str, Tensor], *given: Tensor) -> tuple:
         held = [states[name] for name in self.states]
         tensors = [*given, *held]
         for x, (dtype, shape) in zip(tensors, self._given, strict=True):
             if x.dtype != dtype or x.shape != shape:
-                return self.plain(states, *given)
+                return self.plain(0)(states, *given)
         if not all(x.is_contiguous() for x in held):
-            return self.plain(states, *given)
+            return self.plain(0)(states, *given)
         tensors[: len(given)] = [x.contiguous() for x in given]
         tensors += [torch.empty(shape, dtype=dtype) for dtype, shape in self._new]
         arena = torch.empty(self.arena, dtype=torch.uint8)
         bases = self._bases(0, arena.data_ptr(), *[x.data_ptr() for x in tensors])
         failed = native.run_steps(self._table, len(self._table), bases, threads())
         if failed >= 0:
-            with self._failures.preparing(self._places[failed].operation):
-                raise MemoryError("no memory for what a compiled op sums up")
-        return tuple(r.of(tensors) if isinstance(r, _View) else r for r in self._results)
+            first = self._places[failed]
+            known = [self._values[name] for name in self.needed(first)]
+            return self.plain(first)(states, *_taken(known, [arena, *tensors]))
+        return tuple(_taken(self._results, [arena, *tensors]))
+
+
+def _taken(values: list, memory: list[Tensor]) -> list[Tensor]:
+    return [v.of(memory) if isinstance(v, _View) else v for v in values]
 
 
 @dataclass(frozen=True)
 class _View:
-    """A result that is a view of a tensor, or all of it."""
+    """A value that is a view of a base, or all of it. start, bytes: of a value in the arena."""
 
-    index: int
+    base: int
+    start: int
+    bytes: int
+    dtype: torch.dtype
     shape: torch.Size
     strides: tuple[int, ...]
     offset: int
 
-    def of(self, tensors: list[Tensor]) -> Tensor:
-        whole = tensors[self.index]
+    @classmethod
+    def made(cls, x: Tensor, base: int, start: int) -> "_View":
+        size, offset = x.untyped_storage().nbytes(), int(x.storage_offset())
+        return cls(base, start, size, x.dtype, x.shape, x.stride(), offset)
+
+    def of(self, memory: list[Tensor]) -> Tensor:
+        """memory: the arena, and what the bases from 2 on are."""
+        whole = memory[self.base - 1]
+        if self.base == 1:
+            whole = whole[self.start : self.start + self.bytes].view(self.dtype)
         return whole.as_strided(self.shape, self.strides, whole.storage_offset() + self.offset)
 
 

@@ -10,17 +10,21 @@ import ctypes
 from enum import IntEnum
 from math import prod
 
-from mlprogram.kernels.native import kernel
+from mlprogram.kernels.native import TYPES, kernel
 from mlprogram.kernels.native.threads import threads
 import torch
 from torch import Tensor
 
 __all__ = [
+    "Activation",
     "Rounding",
+    "activation",
     "attention",
     "batch_matmul",
+    "einsum",
     "fixed",
     "gated",
+    "gather",
     "layer_norm",
     "rms_norm",
     "rotary",
@@ -32,6 +36,12 @@ class Rounding(IntEnum):
     """Where half precision rounds in attention: `AS_ONE`, .. of attention.c."""
 
     AS_ONE, AS_OPS, SPELLED_OUT = range(3)
+
+
+class Activation(IntEnum):
+    """Functions of one value: `SIGMOID`, .. of small.c."""
+
+    SIGMOID, SILU, GELU_TANH, GELU_SIGMOID, GELU, TANH, EXP, COS, SIN = range(9)
 
 
 class _Attention(ctypes.Structure):
@@ -73,14 +83,14 @@ def _fits(x: Tensor, shape: tuple[int | None, ...]) -> bool:
     return x.dim() == len(shape) and all(n == m or (m is None and n) for n, m in sizes)
 
 
-def softmax(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """softmax over the last axis."""
+def softmax(shape: tuple[int, ...], dtype: torch.dtype, axis: int) -> Callable[[Tensor], Tensor]:
+    """softmax over an axis, counted from the first."""
     function, half = kernel("softmax"), dtype == torch.float16
-    rows, size = prod(shape[:-1]), shape[-1]
+    sizes = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
 
     def run(x: Tensor) -> Tensor:
         y = torch.empty(shape, dtype=dtype)
-        function(x.data_ptr(), y.data_ptr(), rows, size, half)
+        function(x.data_ptr(), y.data_ptr(), *sizes, half)
         return y
 
     return run
@@ -139,6 +149,37 @@ def rms_norm(
     return run
 
 
+def activation(how: Activation) -> Callable[[Tensor], Tensor]:
+    """A function of each value of a contiguous tensor."""
+    function = kernel("activation")
+
+    def run(x: Tensor) -> Tensor:
+        y, half = torch.empty(x.shape, dtype=x.dtype), x.dtype == torch.float16
+        function(x.data_ptr(), y.data_ptr(), x.numel(), how, half, threads())
+        return y
+
+    return run
+
+
+def gather(axis: int, wraps: bool) -> Callable[[Tensor, Tensor], Tensor | None]:
+    """Slices of x along an axis, by contiguous indices of any shape; None if some lie outside.
+
+    wraps: negative ones count from the end.
+    """
+    function = kernel("gather")
+
+    def run(x: Tensor, indices: Tensor) -> Tensor | None:
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        y = torch.empty((*before, *indices.shape, *after), dtype=x.dtype)
+        outside = function(
+            x.data_ptr(), indices.data_ptr(), y.data_ptr(), prod(before), x.shape[axis],
+            prod(after) * x.itemsize, indices.numel(), TYPES[indices.dtype], wraps,
+        )  # fmt: skip
+        return None if outside else y
+
+    return run
+
+
 def gated(dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
     """silu(gate) * x, of gate and x of one shape."""
     function, half = kernel("gated"), dtype == torch.float16
@@ -154,15 +195,15 @@ def gated(dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
 def rotary(
     axis: int, negated: bool, dtype: torch.dtype
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """x cos + [b, a] sin, of x whose halves along `axis`, -1 or -2, are a and b; or [-b, a].
+    """x cos + [b, a] sin, of x whose halves along `axis`, below 0, are a and b; or [-b, a].
 
-    The tables have the shape of x's last axes.
+    The tables have the shape of x's last axes, from that one on or more.
     """
     function, half = kernel("rotary"), dtype == torch.float16
 
     def run(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         y = torch.empty(x.shape, dtype=dtype)
-        length = x.shape[-1] // 2 if axis == -1 else x.shape[-2] // 2 * x.shape[-1]
+        length = prod(x.shape[axis:]) // 2
         function(
             x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr(), x.numel(), cos.numel(),
             length, negated, half, threads(),
@@ -218,5 +259,26 @@ def batch_matmul(
             half,
         )  # fmt: skip
         return out
+
+    return run
+
+
+def einsum(
+    x_shape: tuple[int, ...], y_shape: tuple[int, ...], turned: bool, dtype: torch.dtype
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """x (*B, C, H, W) times y (*B, W, H, U) -> (*B, C, H, U), the axes B and H being batch.
+
+    turned: x is read with C as its innermost axis.
+    """
+    *batch, rows, heads, depth = x_shape
+    columns = y_shape[-1]
+    right = (*batch, heads, depth, rows) if turned else (*batch, heads, rows, depth)
+    product = batch_matmul((*batch, heads, columns, depth), right, not turned, dtype)
+    order = (*range(len(batch)), -2, *((-1, -3) if turned else (-3, -1)))
+
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        left = y.permute(*range(len(batch)), -2, -1, -3).contiguous()
+        out = product(left, x.permute(order).contiguous())  # (*B, H, U, C)
+        return out.permute(*range(len(batch)), -1, -3, -2).contiguous()
 
     return run

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define ROUND_UP(a, b) (((a) + (b) - 1) / (b) * (b))
 
 /* Whether all bytes are zero. */
