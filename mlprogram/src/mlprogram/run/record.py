@@ -1,12 +1,13 @@
 """Record what steps of a plan ask of torch and of the compiled kernels, for `stretches.py`.
 
 The functions of the steps are called once, on tensors whose memory nobody fills. Views cost
-nothing, copies and simple arithmetic have kernels in `c/run.c` and `c/whole.c`, and calls of kernels are what they
-are. Whatever else torch is asked for, only torch can do.
+nothing, copies and simple arithmetic have kernels in `c/run.c` and `c/whole.c` (`asked.py`), and
+calls of kernels are what they are. Whatever else torch is asked for, only torch can do. Whole
+numbers that follow from sizes alone are computed, so that they cost nothing later.
 """
 
 from bisect import bisect, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 import ctypes
 from dataclasses import dataclass
 import struct
@@ -14,13 +15,14 @@ from typing import Any
 
 from mlprogram.kernels import native
 from mlprogram.ops.tensor_transformation import write_slice
+from mlprogram.run.asked import CONVERT, RECORDED, NotNative, entry_of
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["KernelCall", "NotNative", "Recorder", "Region"]
+__all__ = ["KernelCall", "Recorder", "Region"]
 
 #: Ops without a kernel that may be recorded: they look at shapes alone, and never at values.
 PLAIN = frozenset(
@@ -32,35 +34,40 @@ PLAIN = frozenset(
     ]
 )  # fmt: skip
 
-OPEN = frozenset(["size", "expand"])  # kernels that look at values
+#: Ops and kernels whose whole numbers are known where those are that they take, and which make a
+#: straight line of a straight line (`stretches.py`).
+SIZES = frozenset(
+    [
+        "add", "cast", "concat", "expand_dims", "gather", "identity", "mul", "range_1d", "reshape",
+        "shape", "size", "slice_by_index", "squeeze", "stack", "sub",
+    ]
+)  # fmt: skip
+
+LOOKS = frozenset(["size", "expand"])  # kernels that look at values
 LARGEST = 1 << 30  # bytes of all values of a stretch; beside so many, Python's time is nothing
-
-#: Of `elementwise` in run.c and of `apply` in whole.c.
-ADD, SUB, MUL, DIV, CONVERT, EQUAL, UNEQUAL, LESS, LESS_EQUAL, LEAST, MOST = range(11)
-
-FLOATS = frozenset([torch.float16, torch.float32])
 
 _aten = torch.ops.aten
 
 
-class NotNative(Exception):
-    """A step cannot be part of a stretch; the message says why."""
-
-
 @dataclass(eq=False)
 class Region:
-    """A piece of memory. name: of the value or state that it is; "" for one that steps make."""
+    """A piece of memory. name: of the value or state that it is; "" for one that steps make. index:
+    among those of its recorder. is_known: of whole numbers that follow from sizes.
+    """
 
     tensor: Tensor
+    index: int
     name: str = ""
     is_state: bool = False
+    is_known: bool = False
 
     @property
     def bytes(self) -> int:
         return self.tensor.untyped_storage().nbytes()
 
 
-Place = tuple[Region | None, int]  # a region and an offset in it, or an address or number
+#: A region and an offset in it; or nothing and an address or number; or numbers, to be pointed at.
+Place = tuple[Region | tuple[int, ...] | None, int]
 
 
 @dataclass
@@ -75,15 +82,19 @@ class KernelCall:
 class Recorder(TorchDispatchMode):
     """Records steps. values: what they made, or were given, by name, of memory that nobody fills.
 
-    kept: objects of which the calls have only the address.
+    shapes: of values from outside whose sizes the program leaves open. known: the values that
+    follow from sizes, also in `values`. kept: objects of which the calls have only the address.
     """
 
-    def __init__(self, plan: ExecutionPlan):
+    def __init__(self, plan: ExecutionPlan, shapes: Mapping[str, torch.Size] | None = None):
         super().__init__()
-        self.plan = plan
+        self.plan, self.shapes = plan, shapes or {}
+        self.known: dict[str, Tensor] = {}
+        self.is_idle = False  # while torch computes
         self.values: dict[str, Tensor] = {}
         self.states: dict[str, Tensor] = {}
         self.regions: dict[int, Region] = {}  # by address
+        self.at: list[Region] = []  # by index
         self.starts: list[int] = []
         self.calls: list[KernelCall] = []
         self.kept: list[object] = []
@@ -94,18 +105,38 @@ class Recorder(TorchDispatchMode):
 
     def add(self, step: Step) -> None:
         """Record a step. Raises NotNative, and forgets it, if that is impossible."""
-        self.step, count = step, len(self.calls)
+        self.step, self.is_idle, count = step, False, len(self.calls)
         native.recording.to = self.kernel
         try:
             with torch.inference_mode(False), torch.no_grad(), self:
                 self.values |= zip(step.results, self.run(step), strict=True)
         except Exception as error:  # what the step itself raises, it raises again when it runs
             del self.calls[count:]
-            known = isinstance(error, NotNative)
-            raise (error if known else NotNative("it cannot run")) from error
+            said = isinstance(error, NotNative)
+            raise (error if said else NotNative("it cannot run")) from error
         finally:
             native.recording.to = None
         self.steps.append(step)
+
+    def forget(self, step: Step) -> None:
+        """Forget the last step, if it is this one."""
+        if self.steps and self.steps[-1] is step:
+            self.steps.pop()
+            self.calls = [call for call in self.calls if call.step is not step]
+
+    def described(self) -> list:
+        """What the last step has recorded, as numbers, for another size to be compared with."""
+        calls = [call for call in self.calls if call.step is self.step]
+        arguments = [
+            (b.index if isinstance(b, Region) else b, offset)
+            for call in calls
+            for b, offset in (*call.arguments, (None, call.entry))
+        ]
+        made = [self.values[name] for name in self.step.results]
+        known = [self.known[name].tolist() for name in self.step.results if name in self.known]
+        owners = [b and b.index for b in map(self.region, made)]
+        places = [(x.shape, x.stride(), int(x.storage_offset())) for x in made]
+        return [arguments, owners, places, known]
 
     def run(self, step: Step) -> Sequence[Tensor]:
         type_ = step.operation.type
@@ -113,8 +144,8 @@ class Recorder(TorchDispatchMode):
             return [self.state(step.state)]
         if type_ == "write_state" and step.stored is None:
             return []
-        if type_ in ("slice_by_index", "slice_update"):
-            if any(a.static and _computed(a) for a in step.arguments):
+        if type_ in ("slice_by_index", "slice_update") and not self.follows(step):
+            if any(a.static and self.computed(a) for a in step.arguments):
                 return [self.slice(step)]
         if step.function is None and type_ == "slice_update":
             view = {a.key: self.argument(a) for a in step.arguments if a.key != "x"}
@@ -122,7 +153,10 @@ class Recorder(TorchDispatchMode):
             return [self.state(step.state)]
         if step.function is None:
             raise NotNative("it replaces a state" if step.stored else "it has blocks")
-        if step.kernel in OPEN or (not step.kernel and type_ not in PLAIN):
+        if self.follows(step):
+            return [self.size(step)]
+        sizes_known = step.kernel == "expand" and step.arguments[1].values[0].name in self.known
+        if (step.kernel in LOOKS and not sizes_known) or (not step.kernel and type_ not in PLAIN):
             raise NotNative("torch computes it")
         given = [(a.key, self.argument(a)) for a in step.arguments]
         made = step.function(*[v for k, v in given if not k], **{k: v for k, v in given if k})
@@ -130,10 +164,37 @@ class Recorder(TorchDispatchMode):
 
     def argument(self, argument: Argument) -> Any:
         """The value of an argument, or a list of them if MIL takes several."""
-        if argument.static and _computed(argument):
+        if argument.static and self.computed(argument):
             raise NotNative(f"its {argument.key} is known at run time only")
         found = [self.value(v.name) if isinstance(v, Name) else v for v in argument.values]
+        if argument.static:
+            found = [v.tolist() if isinstance(v, Tensor) else v for v in found]
         return found if argument.key == "values" or len(found) > 1 else found[0]
+
+    def computed(self, argument: Argument) -> bool:
+        """Whether it is known at run time only."""
+        return any(isinstance(v, Name) and v.name not in self.known for v in argument.values)
+
+    def follows(self, step: Step) -> bool:
+        """Whether what a step makes follows from sizes."""
+        kind = step.kernel or step.operation.type
+        made = [type_.dtype for _, type_ in step.operation.outputs]
+        if kind not in SIZES or len(made) != 1 or made[0].startswith(("fp", "string")):
+            return False
+        if kind in ("shape", "size"):
+            return isinstance(step.arguments[0].values[0], Name)
+        return not any(map(self.computed, step.arguments))
+
+    def size(self, step: Step) -> Tensor:
+        """Compute it now."""
+        given = {a.key: self.argument(a) for a in step.arguments if a.key}
+        self.is_idle = True
+        made = step.function(*[self.argument(a) for a in step.arguments if not a.key], **given)
+        self.is_idle = False
+        if not self.region(made):
+            self.own(made, is_known=True)
+        self.known[step.results[0]] = made
+        return made
 
     def value(self, name: str) -> Tensor:
         if name not in self.values:
@@ -148,9 +209,10 @@ class Recorder(TorchDispatchMode):
     def given(self, name: str, is_state: bool) -> Tensor:
         """A value or state from outside."""
         type_ = self.plan.function.states[name] if is_state else self.plan.types[name]
-        if None in type_.shape or type_.kind in ("list", "dictionary"):
+        shape = self.shapes.get(name, type_.shape)
+        if None in shape or type_.kind in ("list", "dictionary"):
             raise NotNative("a size is known at run time only")
-        return self.own(torch.empty(type_.sizes, dtype=self.plan.dtype(type_)), name, is_state)
+        return self.own(torch.empty(shape, dtype=self.plan.dtype(type_)), name, is_state)
 
     def slice(self, step: Step) -> Tensor:
         """Record a slice at a position that is known at run time only, or an update there."""
@@ -183,7 +245,7 @@ class Recorder(TorchDispatchMode):
 
     def position(self, argument: Argument) -> Tensor:
         """Where slices begin or end, as int32."""
-        if not _computed(argument):
+        if not self.computed(argument):
             return torch.from_numpy(np.array(self.argument(argument), np.int32))
         if len(argument.values) > 1:
             raise NotNative(f"its {argument.key} is several values")
@@ -194,13 +256,16 @@ class Recorder(TorchDispatchMode):
 
     # --- memory -------------------------------------------------------------------------------
 
-    def own(self, tensor: Tensor, name: str = "", is_state: bool = False) -> Tensor:
+    def own(
+        self, tensor: Tensor, name: str = "", is_state: bool = False, is_known: bool = False
+    ) -> Tensor:
         """Make the memory of a new tensor known."""
         self.bytes += tensor.nbytes
         if not tensor.numel() or self.bytes > LARGEST:
             raise NotNative("it is large" if tensor.numel() else "it has no values")
         start = tensor.untyped_storage().data_ptr()
-        self.regions[start] = Region(tensor, name, is_state)
+        self.at.append(Region(tensor, len(self.at), name, is_state, is_known))
+        self.regions[start] = self.at[-1]
         insort(self.starts, start)
         return tensor
 
@@ -229,6 +294,8 @@ class Recorder(TorchDispatchMode):
         for value, type_ in zip(given, native.SIGNATURES[name], strict=True):
             if isinstance(value, ctypes.Array):
                 words += map(self.place, value)
+            elif isinstance(value, native.Numbers):
+                words.append((value.words, 0))
             elif type_ is ctypes.c_void_p:
                 words.append(self.place(value))
             elif type_ is ctypes.c_float:
@@ -253,10 +320,9 @@ class Recorder(TorchDispatchMode):
 
     def call(self, name: str, tensors: list[Tensor], numbers: list[int]) -> None:
         """Record the call of an entry of tensors, and of numbers that stay as they are."""
-        block = (ctypes.c_int64 * len(numbers))(*numbers)
-        self.kept += [block, *[x for x in tensors if self.region(x) is None]]
+        self.kept += [x for x in tensors if self.region(x) is None]
         places = [self.place(x.data_ptr()) for x in tensors]
-        words = [*places, (None, ctypes.addressof(block))]
+        words = [*places, (tuple(map(int, numbers)), 0)]
         self.calls.append(KernelCall(native.entry(name), words, self.step))
 
     def copied(self, x: Tensor, to: Tensor) -> Tensor:
@@ -269,14 +335,7 @@ class Recorder(TorchDispatchMode):
 
     def joined(self, how: int, to: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Record arithmetic, a comparison or a conversion, of values of one dtype."""
-        floats = {x.dtype, to.dtype} <= FLOATS
-        if x.dtype != y.dtype or not {x.dtype, to.dtype} <= native.TYPES.keys():
-            raise NotNative(f"torch computes it, of {x.dtype} and {y.dtype}")
-        if x.dtype in FLOATS and not floats and to.dtype != torch.bool:
-            raise NotNative("torch makes whole numbers of floats")
-        if x.dtype == torch.bool and how in (ADD, SUB, MUL) or how == DIV and not floats:
-            raise NotNative("torch computes it, of no floats")
-        return self.fill("elementwise" if floats else "apply", how, to, x, y)
+        return self.fill(entry_of(how, x, y, to), how, to, x, y)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -285,6 +344,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         record, kwargs = RECORDED.get(func), kwargs or {}
+        if self.is_idle:
+            return func(*args, **kwargs)
         if record is not None:
             return record(self, *args, **kwargs)
         if func is _aten.empty.memory_format:
@@ -297,11 +358,6 @@ class Recorder(TorchDispatchMode):
 MASKS = ("begin_mask", "end_mask", "squeeze_mask")
 
 
-def _computed(argument: Argument) -> bool:
-    """Whether it is known at run time only."""
-    return any(isinstance(value, Name) for value in argument.values)
-
-
 def _axes(*tensors: Tensor) -> list[tuple[int, ...]]:
     """For each axis its size, and its step in bytes in each tensor; as few axes as possible."""
     merged: list[tuple[int, ...]] = []
@@ -312,98 +368,3 @@ def _axes(*tensors: Tensor) -> list[tuple[int, ...]]:
         if size > 1:
             merged.append((size, *steps))
     return merged or [(1, *[x.itemsize for x in tensors])]
-
-
-# --- what torch is asked for ----------------------------------------------------------------------
-
-
-def _clone(recorder: Recorder, x: Tensor, memory_format=torch.preserve_format) -> Tensor:
-    return recorder.copied(x, recorder.own(torch.empty_like(x, memory_format=memory_format)))
-
-
-def _to_copy(recorder: Recorder, x: Tensor, dtype: torch.dtype) -> Tensor:
-    return recorder.copied(x, recorder.own(torch.empty(x.shape, dtype=dtype)))
-
-
-def _cat(recorder: Recorder, tensors: list[Tensor], dim: int = 0) -> Tensor:
-    first, begin = tensors[0], 0
-    shape = [*first.shape]
-    shape[dim] = sum(x.shape[dim] for x in tensors)
-    made = recorder.own(torch.empty(shape, dtype=first.dtype))
-    for x in tensors:
-        part = made.narrow(dim, begin, x.shape[dim])
-        if x.dtype != made.dtype or x.shape != part.shape:
-            raise NotNative("its parts differ")
-        recorder.copied(x, part)
-        begin += x.shape[dim]
-    return made
-
-
-def _repeat(recorder: Recorder, x: Tensor, repeats: list[int]) -> Tensor:
-    x = x[(None,) * (len(repeats) - x.dim())]
-    made = recorder.own(torch.empty([*map(int.__mul__, repeats, x.shape)], dtype=x.dtype))
-    turns = [n for pair in zip(repeats, x.shape, strict=True) for n in pair]
-    for axis in range(len(repeats)):
-        x = x.unsqueeze(2 * axis)
-    recorder.copied(x, made.view(turns))
-    return made
-
-
-def _stack(recorder: Recorder, tensors: list[Tensor], dim: int = 0) -> Tensor:
-    return _cat(recorder, [x.unsqueeze(dim) for x in tensors], dim)
-
-
-def _arithmetic(how: int) -> Callable[..., Tensor]:
-    def record(recorder: Recorder, x: Tensor, y: Tensor) -> Tensor:
-        return recorder.joined(how, recorder.made(x.dtype, x, y), x, y)
-
-    return record
-
-
-def _comparison(how: int, swapped: bool = False) -> Callable[..., Tensor]:
-    def record(recorder: Recorder, x: Tensor, y: Tensor) -> Tensor:
-        x, y = (y, x) if swapped else (x, y)
-        return recorder.joined(how, recorder.made(torch.bool, x, y), x, y)
-
-    return record
-
-
-def _extreme(how: int) -> Callable[..., Tensor]:
-    arithmetic = _arithmetic(how)
-
-    def record(recorder: Recorder, x: Tensor, y: Tensor) -> Tensor:
-        if x.dtype in FLOATS:  # which of two zeros wins is torch's secret
-            raise NotNative("torch computes it, of floats")
-        return arithmetic(recorder, x, y)
-
-    return record
-
-
-def _where(recorder: Recorder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    if condition.dtype != torch.bool or x.dtype != y.dtype or x.itemsize > 8:
-        raise NotNative("what it chooses from differs")
-    made = recorder.made(x.dtype, condition, x, y)
-    return recorder.fill("select", 0, made, condition, x, y)
-
-
-RECORDED: dict[Any, Callable[..., Tensor]] = {
-    _aten.clone.default: _clone,
-    _aten._to_copy.default: _to_copy,
-    _aten.copy_.default: lambda recorder, to, x: recorder.copied(x, to),
-    _aten.cat.default: _cat,
-    _aten.repeat.default: _repeat,
-    _aten.add.Tensor: _arithmetic(ADD),
-    _aten.sub.Tensor: _arithmetic(SUB),
-    _aten.mul.Tensor: _arithmetic(MUL),
-    _aten.div.Tensor: _arithmetic(DIV),
-    _aten.stack.default: _stack,
-    _aten.where.self: _where,
-    _aten.minimum.default: _extreme(LEAST),
-    _aten.maximum.default: _extreme(MOST),
-    _aten.eq.Tensor: _comparison(EQUAL),
-    _aten.ne.Tensor: _comparison(UNEQUAL),
-    _aten.lt.Tensor: _comparison(LESS),
-    _aten.le.Tensor: _comparison(LESS_EQUAL),
-    _aten.gt.Tensor: _comparison(LESS, swapped=True),
-    _aten.ge.Tensor: _comparison(LESS_EQUAL, swapped=True),
-}

@@ -119,6 +119,14 @@ def pays(stored: torch.dtype, dtype: torch.dtype) -> bool:
     return not (plain and (stored, dtype) == (torch.float16, torch.float32))
 
 
+class Numbers:
+    """A struct of eight bytes a field or pair of fields, of which a kernel is given the address."""
+
+    def __init__(self, struct: ctypes.Structure):
+        self._as_parameter_ = ctypes.byref(struct)
+        self.words = (*memoryview(bytes(struct)).cast("q"),)
+
+
 class _Recording(threading.local):
     """to: what takes the calls of kernels in this thread, instead of the kernels; see
     `run/record.py`."""

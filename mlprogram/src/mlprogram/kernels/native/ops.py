@@ -10,7 +10,7 @@ import ctypes
 from enum import IntEnum
 from math import prod
 
-from mlprogram.kernels.native import TYPES, kernel
+from mlprogram.kernels.native import TYPES, Numbers, kernel
 from mlprogram.kernels.native.threads import threads
 import torch
 from torch import Tensor
@@ -229,15 +229,15 @@ def attention(
     function, half = kernel("attention"), dtype == torch.float16
     counts = (ctypes.c_int64 * 2)(*slots)
     record = _Attention(*shape, counts, mask_rows, half, rounding, scale)
-    address, parts = ctypes.addressof(record), len(slots)
+    numbers, parts = Numbers(record), len(slots)
     Pointers = ctypes.c_void_p * 2
 
-    def run(q: Tensor, mask: Tensor | None, *cache: Tensor, record=record) -> Tensor:
+    def run(q: Tensor, mask: Tensor | None, *cache: Tensor) -> Tensor:
         out = torch.empty(shape, dtype=dtype)
         keys = Pointers(*[x.data_ptr() for x in cache[:parts]])
         values = Pointers(*[x.data_ptr() for x in cache[parts:]])
         of_mask = None if mask is None else mask.data_ptr()
-        function(address, q.data_ptr(), keys, values, of_mask, out.data_ptr(), threads())
+        function(numbers, q.data_ptr(), keys, values, of_mask, out.data_ptr(), threads())
         return out
 
     return run
