@@ -122,17 +122,17 @@ def _is_turned(graph: Graph, name: str) -> bool:
 def _reads_turned(graph: Graph, name: str) -> bool:
     """Whether all that read a value, or parts of it, are einsums that take it as it is turned."""
     readers = [graph.position.get(user) for user in graph.users.get(name, [])]
-    for operation in [None if at is None else graph.operations[at] for at in readers]:
-        if operation is not None and operation.type == "split":
-            if not all(_reads_turned(graph, part) for part, _ in operation.outputs):
-                return False
-        elif operation is None or operation.type != "einsum":
-            return False
-        elif operation.inputs["values"][0] != name or not _is_turned(graph, name):
-            return False
-        elif _why_no_einsum(graph, operation):
-            return False
-    return bool(readers)
+    return bool(readers) and all(
+        at is not None and _takes_turned(graph, graph.operations[at], name) for at in readers
+    )
+
+
+def _takes_turned(graph: Graph, operation: Operation, name: str) -> bool:
+    if operation.type == "split":
+        return all(_reads_turned(graph, part) for part, _ in operation.outputs)
+    if operation.type != "einsum" or operation.inputs["values"][0] != name:
+        return False
+    return _is_turned(graph, name) and not _why_no_einsum(graph, operation)
 
 
 def prepare_small(match: Match) -> tuple[list, Callable]:

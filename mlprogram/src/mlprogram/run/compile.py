@@ -53,7 +53,7 @@ class Compiled:
         return self.plan.failures
 
 
-def compile_plan(plan: ExecutionPlan, bounds: Mapping[str, tuple[int, ...]] = {}) -> Compiled:
+def compile_plan(plan: ExecutionPlan, bounds: Mapping[str, tuple[int, ...]]) -> Compiled:
     """Generate and load the source of a plan. bounds: see `OpenSizes`."""
     parts, refused = divided(plan) if plan.native else ([*plan.main.steps], {})
 
@@ -62,9 +62,9 @@ def compile_plan(plan: ExecutionPlan, bounds: Mapping[str, tuple[int, ...]] = {}
             return _Source(plan).load(parts)[0]
 
     with GENERATING:
-        run, source = _Source(plan).load(parts)
-    if plan.native and any(None in type_.shape for type_ in plan.function.inputs.values()):
-        run = OpenSizes(plan, run, load, bounds)
+        plainly, source = _Source(plan).load(parts)
+    is_open = any(None in type_.shape for type_ in plan.function.inputs.values())
+    run = OpenSizes(plan, plainly, load, bounds) if plan.native and is_open else plainly
     return Compiled(run, source, plan, parts, refused)
 
 

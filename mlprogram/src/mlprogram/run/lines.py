@@ -1,7 +1,7 @@
-"""Numbers of nested tuples and lists that lie on a straight line: known at two points, and anywhere.
+"""Numbers in nested tuples and lists that lie on a straight line: two places give all others.
 
-A table of calls that is recorded for two sizes holds offsets, counts and strides. If each of them is
-the same, or grows with the size, that gives the table for every other size.
+A table of calls that is recorded for two sizes holds offsets, counts and strides. Where each of
+them is the same, or grows in proportion, that gives the table for every size between.
 """
 
 from collections.abc import Iterator, Sequence

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from mlprogram.run.plan import ExecutionPlan
 from mlprogram.run.stretches import NativeStretch, Shapes, divided
-import torch
 from torch import Tensor
 
 __all__ = ["OpenSizes"]
@@ -74,8 +73,7 @@ class OpenSizes:
             for axis, size in enumerate(type_.shape)
             if size is None
         ]
-        self.most = [bounds.get(name, {}) for _, name, _ in self.axes]
-        self.most = [most[axis] if most else -1 for most, (*_, axis) in zip(self.most, self.axes)]
+        self.most = [bounds[name][axis] if bounds.get(name) else -1 for _, name, axis in self.axes]
         self.families: list[_Family] = []
         self.last: Sizes | None = None
 
@@ -84,6 +82,8 @@ class OpenSizes:
         family = next((f for f in self.families if f.has(sizes)), None)
         if family is None:
             family = self.grown(sizes)
+        elif family is not self.families[0]:  # those least used are dropped
+            self.families = [family, *[f for f in self.families if f is not family]]
         self.last = sizes
         if family is None or family.run is None:
             return self.plainly(inputs, states)
@@ -118,12 +118,13 @@ class OpenSizes:
             half = (family.least + family.largest) // 2
             places += [half + (half - family.least) % 2 - 1, family.largest]
         shapes: Shapes = {place: self.shapes(family.with_size(place)) for place in places}
-        with torch.inference_mode(False):
-            parts, _ = divided(self.plan, shapes)
+        parts, _ = divided(self.plan, shapes)
         return self.load(parts) if any(isinstance(p, NativeStretch) for p in parts) else None
 
     def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-        found = {name: [*type_.shape] for name, type_ in self.plan.function.inputs.items()}
-        for (_, name, axis), size in zip(self.axes, sizes, strict=True):
-            found[name][axis] = size
-        return {name: tuple(shape) for name, shape in found.items()}
+        """The shape of each input."""
+        left = iter(sizes)
+        return {
+            name: tuple(next(left) if size is None else size for size in type_.shape)
+            for name, type_ in self.plan.function.inputs.items()
+        }

@@ -38,10 +38,13 @@ PLAIN = frozenset(
 #: straight line of a straight line (`stretches.py`).
 SIZES = frozenset(
     [
-        "add", "cast", "concat", "expand_dims", "gather", "identity", "mul", "range_1d", "reshape",
-        "shape", "size", "slice_by_index", "squeeze", "stack", "sub",
+        "add", "cast", "concat", "expand_dims", "identity", "mul", "range_1d", "reshape", "shape",
+        "size", "slice_by_index", "squeeze", "stack", "sub",
     ]
 )  # fmt: skip
+
+WHOLE = frozenset([torch.int16, torch.uint16, torch.int32, torch.int64])
+MOST_SIZE = 32767  # so that nothing wraps around
 
 LOOKS = frozenset(["size", "expand"])  # kernels that look at values
 LARGEST = 1 << 30  # bytes of all values of a stretch; beside so many, Python's time is nothing
@@ -86,7 +89,7 @@ class Recorder(TorchDispatchMode):
     follow from sizes, also in `values`. kept: objects of which the calls have only the address.
     """
 
-    def __init__(self, plan: ExecutionPlan, shapes: Mapping[str, torch.Size] | None = None):
+    def __init__(self, plan: ExecutionPlan, shapes: Mapping[str, tuple[int, ...]] | None = None):
         super().__init__()
         self.plan, self.shapes = plan, shapes or {}
         self.known: dict[str, Tensor] = {}
@@ -140,21 +143,20 @@ class Recorder(TorchDispatchMode):
 
     def run(self, step: Step) -> Sequence[Tensor]:
         type_ = step.operation.type
+        if self.follows(step) and (made := self.size(step)) is not None:
+            return [made]
         if type_ == "read_state":
             return [self.state(step.state)]
         if type_ == "write_state" and step.stored is None:
             return []
-        if type_ in ("slice_by_index", "slice_update") and not self.follows(step):
-            if any(a.static and self.computed(a) for a in step.arguments):
-                return [self.slice(step)]
+        if type_ in ("slice_by_index", "slice_update") and self.is_placed_late(step):
+            return [self.slice(step)]
         if step.function is None and type_ == "slice_update":
             view = {a.key: self.argument(a) for a in step.arguments if a.key != "x"}
             write_slice(self.state(step.state), **view)
             return [self.state(step.state)]
         if step.function is None:
             raise NotNative("it replaces a state" if step.stored else "it has blocks")
-        if self.follows(step):
-            return [self.size(step)]
         sizes_known = step.kernel == "expand" and step.arguments[1].values[0].name in self.known
         if (step.kernel in LOOKS and not sizes_known) or (not step.kernel and type_ not in PLAIN):
             raise NotNative("torch computes it")
@@ -175,22 +177,36 @@ class Recorder(TorchDispatchMode):
         """Whether it is known at run time only."""
         return any(isinstance(v, Name) and v.name not in self.known for v in argument.values)
 
+    def is_placed_late(self, step: Step) -> bool:
+        return any(a.static and self.computed(a) for a in step.arguments)
+
     def follows(self, step: Step) -> bool:
-        """Whether what a step makes follows from sizes."""
+        """Whether what a step makes follows from sizes, in proportion to them."""
         kind = step.kernel or step.operation.type
-        made = [type_.dtype for _, type_ in step.operation.outputs]
-        if kind not in SIZES or len(made) != 1 or made[0].startswith(("fp", "string")):
+        if kind not in SIZES or len(step.results) != 1:
             return False
         if kind in ("shape", "size"):
             return isinstance(step.arguments[0].values[0], Name)
-        return not any(map(self.computed, step.arguments))
+        named = [a for a in step.arguments if any(isinstance(v, Name) for v in a.values)]
+        if kind == "slice_by_index" and any(a.static for a in named):
+            return False
+        return len(named) < (2 if kind == "mul" else 9) and not any(map(self.computed, named))
 
-    def size(self, step: Step) -> Tensor:
-        """Compute it now."""
-        given = {a.key: self.argument(a) for a in step.arguments if a.key}
+    def size(self, step: Step) -> Tensor | None:
+        """Compute it now; None if these are no whole numbers, or larger than sizes are."""
+        given = {a.key: self.argument(a) for a in step.arguments}
+        if step.function is None:
+            return None
         self.is_idle = True
-        made = step.function(*[self.argument(a) for a in step.arguments if not a.key], **given)
+        made = step.function(given[""]) if "" in given else step.function(**given)
+        read = [x for v in given.values() for x in (v if isinstance(v, list) else [v])]
+        if step.kernel == "size" or step.operation.type == "shape":
+            read = []
+        read = [x for x in (made, *read) if isinstance(x, Tensor)]
+        fits = all(x.dtype in WHOLE and x.long().abs().max() <= MOST_SIZE for x in read)
         self.is_idle = False
+        if not fits or (step.operation.type == "cast" and not torch.equal(made.long(), read[-1].long())):
+            return None
         if not self.region(made):
             self.own(made, is_known=True)
         self.known[step.results[0]] = made
@@ -209,8 +225,8 @@ class Recorder(TorchDispatchMode):
     def given(self, name: str, is_state: bool) -> Tensor:
         """A value or state from outside."""
         type_ = self.plan.function.states[name] if is_state else self.plan.types[name]
-        shape = self.shapes.get(name, type_.shape)
-        if None in shape or type_.kind in ("list", "dictionary"):
+        shape = [n for n in self.shapes.get(name, type_.shape) if n is not None]
+        if len(shape) < len(type_.shape) or type_.kind in ("list", "dictionary"):
             raise NotNative("a size is known at run time only")
         return self.own(torch.empty(shape, dtype=self.plan.dtype(type_)), name, is_state)
 

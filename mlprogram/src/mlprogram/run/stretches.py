@@ -34,8 +34,8 @@ class NativeStretch:
     """Some neighbouring steps, compiled: `stretch(size, states, *given)` returns the values `made`.
 
     places: the sizes for which the recorders have recorded, from the least to the largest; what is
-    run is what they would have recorded for `size`. plain: the same from Python, for values that are
-    not what the program declares, from the first of its steps on or from a later one:
+    run is what they would have recorded for `size`. plain: the same from Python, for values that
+    are not what the program declares, from the first of its steps on or from a later one:
     `plain(first)(states, *values)`, of those that `needed` names. calls: how many of compiled code.
     arena: its bytes. held: those of the values in it.
     """
@@ -73,7 +73,7 @@ class NativeStretch:
         self.given = [b.name for b in given if not b.is_state]
         self.states = [b.name for b in given if b.is_state]
         self._ordered = [[b.index for b in some] for some in (given, known, new)]
-        self._bases = {index: 2 + i for i, index in enumerate(sum(self._ordered, []))}
+        self._bases = {b.index: 2 + i for i, b in enumerate((*given, *known, *new))}
 
     def _draft(self, recorder: Recorder, offsets: dict[int, int]) -> tuple:
         """What the recorder has recorded, as numbers: the table with all that it points at; the
@@ -158,10 +158,8 @@ def _read(view: tuple, memory: list[Tensor]) -> Tensor:
     return whole.as_strided(shape, strides, whole.storage_offset() + offset)
 
 
-def _arranged(
-    calls: list[KernelCall], elsewhere: Collection[int]
-) -> tuple[dict[int, int], int]:
-    """Where in the arena each region lies that is nowhere else, by its index, and the arena's bytes.
+def _arranged(calls: list[KernelCall], elsewhere: Collection[int]) -> tuple[dict[int, int], int]:
+    """Where in the arena each region lies that is nowhere else, by its index; the arena's bytes.
 
     A region is in use from the first call that names it to the last.
     """
