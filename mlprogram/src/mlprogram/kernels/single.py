@@ -96,7 +96,8 @@ def prepare_einsum(match: Match) -> tuple[list, Callable]:
     x, y = (graph.types[item].sizes for item in items)
     dtype = graph.constants.dtype(graph.types[match.result])
     run = native_ops.einsum(x, y, _is_turned(graph, items[0]), dtype)
-    return items, native_ops.fixed(plainly(match, items), run, dtype, x, y)
+    plain = plainly(match, items)
+    return items, native_ops.fixed(plain, run, dtype, x, y, contiguous=False)
 
 
 def _why_no_einsum(graph: Graph, operation: Operation) -> str:

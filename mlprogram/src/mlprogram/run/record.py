@@ -205,7 +205,8 @@ class Recorder(TorchDispatchMode):
         read = [x for x in (made, *read) if isinstance(x, Tensor)]
         fits = all(x.dtype in WHOLE and x.long().abs().max() <= MOST_SIZE for x in read)
         self.is_idle = False
-        if not fits or (step.operation.type == "cast" and not torch.equal(made.long(), read[-1].long())):
+        is_cast = step.operation.type == "cast"
+        if not fits or (is_cast and not torch.equal(made.long(), read[-1].long())):
             return None
         if not self.region(made):
             self.own(made, is_known=True)

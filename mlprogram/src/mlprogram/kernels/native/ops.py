@@ -59,8 +59,15 @@ class _Attention(ctypes.Structure):
     )
 
 
-def fixed(plain: Callable | None, run: Callable, dtype: torch.dtype, *shapes: tuple) -> Callable:
-    """`run` for contiguous operands of these shapes and this dtype, `plain` for any others.
+def fixed(
+    plain: Callable | None,
+    run: Callable,
+    dtype: torch.dtype,
+    *shapes: tuple,
+    contiguous: bool = True,
+) -> Callable:
+    """`run` for operands of these shapes and this dtype, which are made contiguous unless said
+    otherwise; `plain` for any others.
 
     A size that is None may be any but 0. Without a plain form others raise ValueError: compiled
     code reads as far as the shapes say.
@@ -73,7 +80,7 @@ def fixed(plain: Callable | None, run: Callable, dtype: torch.dtype, *shapes: tu
                 if plain is None:
                     raise ValueError(f"{x.dtype} {[*x.shape]} where the program says {[*shape]}")
                 return plain(*operands)
-        return run(*[x.contiguous() for x in operands])
+        return run(*[x.contiguous() for x in operands] if contiguous else operands)
 
     return call
 
