@@ -7,7 +7,7 @@ from random import Random
 from _inline import make_program
 from _long import long_but
 from _package import const, op, typed, write
-from ane_book.errors import InvalidPackage
+from ane_book.errors import InvalidInput, InvalidPackage
 from mlprogram import MLProgram
 from mlprogram.kernel_report import plan_report, planned
 from mlprogram.kernels import native
@@ -18,7 +18,7 @@ import torch
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.status()[1])
 
-X, I = typed("fp32", 2, 4, 6), typed("int32", 2, 4, 6)
+X, NUMBERS = typed("fp32", 2, 4, 6), typed("int32", 2, 4, 6)
 
 
 def stretches(program: MLProgram) -> list[NativeStretch]:
@@ -36,7 +36,7 @@ def outcome(program: MLProgram, given: dict, state) -> dict[str, np.ndarray] | s
     """The outputs, or the error's text."""
     try:
         return program.predict(given, state)
-    except InvalidPackage as error:
+    except (InvalidInput, InvalidPackage) as error:
         return str(error)
 
 
@@ -84,7 +84,7 @@ class Random3:
 
     def write(self, path: Path) -> Path:
         names = self.rng.sample([*self.values], 4)
-        return write(path, self.operations, names, {"x": X, "i": I, "k": typed("int32", 3)})
+        return write(path, self.operations, names, {"x": X, "i": NUMBERS, "k": typed("int32", 3)})
 
     def add(self, kind: str, dtype: str, shape: tuple[int, ...], /, **inputs) -> str:
         name = f"v{len(self.operations)}"
@@ -368,10 +368,39 @@ def test_python_writes_a_state_that_an_earlier_stretch_read(tmp_path):
     inputs = {"x": X, "s": typed("fp32", 2, 4, 6, kind="state")}
     program = MLProgram(write(tmp_path / "p.mlpackage", ops, ["y"], inputs))
     assert check(program) == 8
-    given, ours, theirs = numbers(0), program.make_state(), program.make_state()
+    given, ours, theirs = {"x": numbers(0)["x"]}, program.make_state(), program.make_state()
     ours.tensors["s"] = torch.zeros(6, 4, 2).permute(2, 1, 0)  # strides that the table cannot know
     assert equal(program.predict(given, ours)["y"], program.predict(given, theirs)["y"])
     assert equal(ours.read_state("s"), theirs.read_state("s"))
+
+
+@pytest.mark.parametrize("row", [0, 3, -1, 4])
+def test_what_goes_back_to_a_state_is_changed_in_place(tmp_path, row):
+    """As torch.export writes a cache; a row that there is none of is refused, and nothing written."""
+    layer = {"begin": const([1, 0, 0]), "end": const([2, 4, 6])}
+    row_of = {"end_mask": const([True, False, True]), "begin_mask": const([True, False, True])}
+    ops = [
+        op("add", {"end": typed("int32", 3)}, x="k", y=const(np.array([1, 1, 6], np.int32))),
+        op("mul", {"u": typed("fp32", 1, 1, 6)}, x="x", y="x"),
+        op("read_state", {"r": X}, input="s"),
+        op("slice_by_index", {"a": typed("fp32", 1, 4, 6)}, x="r", **layer),
+        op("slice_update", {"b": typed("fp32", 1, 4, 6)}, x="a", update="u", begin="k", end="end",
+           **row_of),
+        op("slice_update", {"n": X}, x="r", update="b", **layer),
+        op("write_state", {}, input="s", data="n"),
+        op("read_state", {"now": X}, input="s"),
+        op("add", {"y": X}, x="now", y="now"),
+    ]  # fmt: skip
+    inputs = {"x": typed("fp32", 1, 1, 6), "k": typed("int32", 3)}
+    inputs["s"] = typed("fp32", 2, 4, 6, kind="state")
+    program = MLProgram(write(tmp_path / "p.mlpackage", ops, ["y"], inputs))
+
+    def given(seed: int) -> dict[str, np.ndarray]:
+        at = np.array([0, seed % 4 if seed < 2 else row, 0], np.int32)
+        return {"x": numbers(seed)["x"][:1, :1], "k": at}
+
+    assert check(program, 4, given) == len(ops)
+    assert stretches(program)[0].calls == 4
 
 
 def test_parts_without_values(tmp_path):

@@ -10,7 +10,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from mlprogram.run.record import Recorder
 
-__all__ = ["CONVERT", "FLOATS", "RECORDED", "NotNative", "entry_of"]
+__all__ = ["CONVERT", "FLOATS", "RECORDED", "NotNative", "entry_of", "merged_axes"]
 
 #: Of `elementwise` in run.c and of `apply` in whole.c.
 ADD, SUB, MUL, DIV, CONVERT, EQUAL, UNEQUAL, LESS, LESS_EQUAL, LEAST, MOST = range(11)
@@ -34,6 +34,18 @@ def entry_of(how: int, x: Tensor, y: Tensor, to: Tensor) -> str:
     if (x.dtype == torch.bool and how in (ADD, SUB, MUL)) or (how == DIV and not floats):
         raise NotNative("torch computes it, of no floats")
     return "elementwise" if floats else "apply"
+
+
+def merged_axes(*tensors: Tensor) -> list[tuple[int, ...]]:
+    """For each axis its size, and its step in bytes in each tensor; as few axes as possible."""
+    merged: list[tuple[int, ...]] = []
+    for axis, size in enumerate(tensors[0].shape):
+        steps = [x.stride(axis) * x.itemsize for x in tensors]
+        if merged and all(a == b * size for a, b in zip(merged[-1][1:], steps, strict=True)):
+            size *= merged.pop()[0]
+        if size > 1:
+            merged.append((size, *steps))
+    return merged or [(1, *[x.itemsize for x in tensors])]
 
 
 def _clone(recorder: "Recorder", x: Tensor, memory_format=torch.preserve_format) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mlprogram.kernels import native
 from mlprogram.ops.tensor_transformation import write_slice
-from mlprogram.run.asked import CONVERT, RECORDED, NotNative, entry_of
+from mlprogram.run.asked import CONVERT, RECORDED, NotNative, entry_of, merged_axes
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step
 import numpy as np
 import torch
@@ -101,6 +101,7 @@ class Recorder(TorchDispatchMode):
         self.starts: list[int] = []
         self.calls: list[KernelCall] = []
         self.kept: list[object] = []
+        self.moved: dict[int, tuple[Region, int]] = {}  # regions that are a part of another one
         self.steps: list[Step] = []
         self.bytes = 0
 
@@ -108,24 +109,33 @@ class Recorder(TorchDispatchMode):
 
     def add(self, step: Step) -> None:
         """Record a step. Raises NotNative, and forgets it, if that is impossible."""
-        self.step, self.is_idle, count = step, False, len(self.calls)
+        self.step, self.is_idle = step, False
+        self.before = [len(made) for made in self._all()]
         native.recording.to = self.kernel
         try:
             with torch.inference_mode(False), torch.no_grad(), self:
                 self.values |= zip(step.results, self.run(step), strict=True)
         except Exception as error:  # what the step itself raises, it raises again when it runs
-            del self.calls[count:]
+            self.forget()
             said = isinstance(error, NotNative)
             raise (error if said else NotNative("it cannot run")) from error
         finally:
             native.recording.to = None
         self.steps.append(step)
 
-    def forget(self, step: Step) -> None:
-        """Forget the last step, if it is this one."""
-        if self.steps and self.steps[-1] is step:
-            self.steps.pop()
-            self.calls = [call for call in self.calls if call.step is not step]
+    def _all(self) -> list:
+        """What steps add to."""
+        return [self.steps, self.calls, self.at, self.values, self.states, self.known]
+
+    def forget(self) -> None:
+        """Forget the last step, and what it was given first."""
+        for made, count in zip(self._all(), self.before, strict=True):
+            for key in [*made][count:] if isinstance(made, dict) else ():
+                del made[key]
+            if isinstance(made, list):
+                del made[count:]
+        self.regions = {b.tensor.untyped_storage().data_ptr(): b for b in self.at}
+        self.starts = sorted(self.regions)
 
     def described(self) -> list:
         """What the last step has recorded, as numbers, for another size to be compared with."""
@@ -295,6 +305,14 @@ class Recorder(TorchDispatchMode):
         """The memory that a tensor lies in; None if it is a constant."""
         return self.regions.get(tensor.untyped_storage().data_ptr())
 
+    def origin(self, tensor: Tensor) -> tuple[Region | None, int]:
+        """The memory that a tensor lies in now, and at which byte of it."""
+        region, at = self.region(tensor), int(tensor.storage_offset()) * tensor.itemsize
+        if region is None or region.index not in self.moved:
+            return region, at
+        whole, offset = self.moved[region.index]
+        return whole, offset + at
+
     def place(self, address: int | None) -> Place:
         index = bisect(self.starts, address or 0) - 1
         if address and index >= 0:
@@ -326,7 +344,7 @@ class Recorder(TorchDispatchMode):
         """Record `copy` or `elementwise`: operands, which are broadcast, to a tensor."""
         if not to.numel():
             return to
-        axes = _axes(to, *[x.expand(to.shape) for x in operands])
+        axes = merged_axes(to, *[x.expand(to.shape) for x in operands])
         if name == "elementwise" and axes[-1][1] != to.itemsize:
             raise NotNative("it writes values apart")
         types = [native.TYPES.get(x.dtype, -1) for x in (operands[0], to)]
@@ -373,15 +391,3 @@ class Recorder(TorchDispatchMode):
 
 
 MASKS = ("begin_mask", "end_mask", "squeeze_mask")
-
-
-def _axes(*tensors: Tensor) -> list[tuple[int, ...]]:
-    """For each axis its size, and its step in bytes in each tensor; as few axes as possible."""
-    merged: list[tuple[int, ...]] = []
-    for axis, size in enumerate(tensors[0].shape):
-        steps = [x.stride(axis) * x.itemsize for x in tensors]
-        if merged and all(a == b * size for a, b in zip(merged[-1][1:], steps, strict=True)):
-            size *= merged.pop()[0]
-        if size > 1:
-            merged.append((size, *steps))
-    return merged or [(1, *[x.itemsize for x in tensors])]

@@ -18,6 +18,7 @@ from mlprogram.analysis.aliases import uses
 from mlprogram.kernels import native
 from mlprogram.kernels.native.threads import threads
 from mlprogram.run.asked import NotNative
+from mlprogram.run.copies import change_in_place
 from mlprogram.run.lines import Line, is_straight
 from mlprogram.run.plan import ExecutionPlan, Name, Step
 from mlprogram.run.record import KernelCall, Recorder, Region
@@ -43,6 +44,7 @@ class NativeStretch:
     plain: Callable[[int], Callable[..., tuple]]
 
     def __init__(self, places: Sequence[int], recorders: list[Recorder], made: list[str]):
+        change_in_place(recorders, made)
         last = recorders[-1]
         self.steps, self.made, self._kept = last.steps, made, [r.kept for r in recorders]
         self._number(last)
@@ -97,9 +99,9 @@ class NativeStretch:
         regions = [[recorder.at[i] for i in some] for some in self._ordered]
         shapes = [[(b.tensor.dtype, b.tensor.shape) for b in some] for some in regions]
         values = [
-            None if b is None else _view(x, places.get(b.index, 1), offsets.get(b.index, 0))
+            None if b is None else _view(x, at, places.get(b.index, 1), offsets.get(b.index, 0))
             for x in recorder.values.values()
-            for b in [recorder.region(x)]
+            for b, at in [recorder.origin(x)]
         ]
         return words + tail, shapes, values, [b.tensor.tolist() for b in regions[1]]
 
@@ -144,10 +146,11 @@ class NativeStretch:
         return [self._constants[n] if v is None else _read(v, memory) for n, v in pairs]
 
 
-def _view(x: Tensor, base: int, start: int) -> tuple:
-    """Where a value is: in a base, of which the arena has it from `start` on."""
+def _view(x: Tensor, at: int, base: int, start: int) -> tuple:
+    """Where a value is: `at` bytes from the begin of a base, of which the arena has it from `start`
+    on."""
     size = x.untyped_storage().nbytes()
-    return base, start, size, x.dtype, x.shape, x.stride(), int(x.storage_offset())
+    return base, start, size, x.dtype, x.shape, x.stride(), at // x.itemsize
 
 
 def _read(view: tuple, memory: list[Tensor]) -> Tensor:
@@ -228,12 +231,14 @@ def divided(
 
 def _add(step: Step, places: list[int], recorders: list[Recorder]) -> None:
     """Record a step for all sizes; raises NotNative, and forgets it, if that is impossible."""
+    done: list[Recorder] = []
     try:
         for recorder in recorders:
             recorder.add(step)
+            done.append(recorder)
         if len(places) > 1 and not is_straight(places, [r.described() for r in recorders]):
             raise NotNative("it does not follow sizes in proportion")
     except NotNative:
-        for recorder in recorders:
-            recorder.forget(step)
+        for recorder in done:
+            recorder.forget()
         raise
