@@ -23,6 +23,7 @@ from _foreign_decoders import ChannelDecoder, Decoder, SlotCache, StatefulLlama
 from _foreign_llama import causal
 from _tiny import write_checkpoint
 import ane_book
+from ane_book.layout import Form
 import coremltools as ct
 from mlprogram import MLProgram
 import numpy as np
@@ -51,10 +52,10 @@ def half(name: str | None, *shape) -> ct.TensorType:
     return ct.TensorType(name, shape, dtype=np.float16)
 
 
-def ours(folder: Path) -> dict[int, MLProgram]:
+def ours(folder: Path, form: Form = "rows") -> dict[int, MLProgram]:
     """The layers of this library's bundle, by tokens."""
-    source = write_checkpoint(model(), folder / "source")
-    bundle = ane_book.convert(str(source), out=folder / "ours", context=SLOTS)
+    source = write_checkpoint(model(), folder / f"source-{form}")
+    bundle = ane_book.convert(str(source), out=folder / form, context=SLOTS, form=form)
     shard = MLProgram(next(path for path in bundle.path.glob("*layers*.mlpackage")))
     return {1: shard.function("decode"), 64: shard.function("prefill")}
 
@@ -129,21 +130,25 @@ def inputs_of(program: MLProgram, tokens: int) -> dict[str, np.ndarray]:
             found[name] = known[name]
         elif name == "causalMask":  # which ends where the cache does
             found[name] = causal(SEEN, tokens, SEEN + tokens, -np.inf)
-        elif "mask" in name:
-            found[name] = causal(SEEN, tokens, array.shape[-1], -40000.0)
+        elif "mask" in name:  # with keys on its last axis, or on that of channels
+            slots = max(array.shape)
+            mask = causal(SEEN, tokens, slots, -40000.0)
+            found[name] = mask if array.shape[-1] == slots else mask.transpose(0, 3, 1, 2)
     return found
 
 
 def forms(folder: Path) -> dict[str, tuple[int, Callable[[], MLProgram]]]:
-    mine = ours(folder)
+    mine, apples = ours(folder), ours(folder, "apple")
     return {
         "this library, 1 token": (1, lambda: mine[1]),
+        "form apple, 1 token": (1, lambda: apples[1]),
         "ANEMLL, 1 token": (1, lambda: anemll(folder, 1)),
         "0seba, 1 token": (1, lambda: channels_first(folder, 1)),
         "Apple's recipe": (1, lambda: recipe(folder, fused=False)),
         "Apple's recipe, SDPA": (1, lambda: recipe(folder, fused=True)),
         "torch.export": (1, lambda: slots(folder)),
         "this library, 64 tokens": (64, lambda: mine[64]),
+        "form apple, 64 tokens": (64, lambda: apples[64]),
         "ANEMLL, 64 tokens": (64, lambda: anemll(folder, 64)),
         "0seba, 8 tokens": (8, lambda: channels_first(folder, 8)),
     }

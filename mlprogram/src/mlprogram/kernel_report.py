@@ -5,10 +5,11 @@ from pathlib import Path
 
 from mlprogram.kernels import native
 from mlprogram.kernels.table import KERNELS
+from mlprogram.run.open_sizes import OpenSizes
 from mlprogram.run.pipeline import open_model
 from mlprogram.run.precision import described
 from mlprogram.run.program import MLProgram
-from mlprogram.run.stretches import NativeStretch
+from mlprogram.run.stretches import NativeStretch, divided
 from mlprogram.tables import table
 
 __all__ = ["plan_report", "planned"]
@@ -19,7 +20,7 @@ def planned(path: Path, function: str | None = None, precision: str = "fp16") ->
 
     A step has the name of its last op, the types of its ops, its kernel ("" for the plain op), why
     other kernels do not fit, and the number of the stretch in which it runs in C, or why it does
-    not.
+    not: at the inputs' default shapes, where a program leaves sizes open.
     """
     program = open_model(path, function, precision)
     parts = [program] if isinstance(program, MLProgram) else program.parts
@@ -34,8 +35,12 @@ def planned(path: Path, function: str | None = None, precision: str = "fp16") ->
 
 
 def _steps(program: MLProgram) -> list[dict]:
-    refused, alone = program.plan.selection.refused, program.compiled.refused
-    stretches = [part for part in program.compiled.parts if isinstance(part, NativeStretch)]
+    refused, compiled = program.plan.selection.refused, program.compiled
+    parts, alone = compiled.parts, compiled.refused
+    if isinstance(compiled.run, OpenSizes):
+        shapes = {name: feature.shape for name, feature in program.features.items()}
+        parts, alone = divided(program.plan, {0: shapes})
+    stretches = [part for part in parts if isinstance(part, NativeStretch)]
     number = {id(step): i for i, stretch in enumerate(stretches) for step in stretch.steps}
     other = "it is in a block" if program.plan.native else "nothing runs in C"
     return [

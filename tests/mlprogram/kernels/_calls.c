@@ -16,7 +16,16 @@ typedef struct {
 
 #define KERNELS(X)                                                                                \
     X(matvec) X(matmat) X(softmax) X(layer_norm) X(rms_norm) X(gated) X(batch_matmul) X(attention) \
-    X(rotary)
+    X(rotary) X(activation) X(gather) X(table)
+
+/* One step as `run_steps` calls it: its entry, and its words. */
+static int table(int64_t entry, const int64_t *words)
+{
+    extern int run_apply(const int64_t *, int32_t), run_select(const int64_t *, int32_t);
+    extern int run_slice(const int64_t *, int32_t), run_copy(const int64_t *, int32_t);
+    int (*entries[])(const int64_t *, int32_t) = {run_apply, run_select, run_slice, run_copy};
+    return entries[entry](words, 1);
+}
 
 #define DECLARE(name) int name();
 KERNELS(DECLARE)

@@ -9,7 +9,7 @@ from pathlib import Path
 import struct
 import subprocess
 
-from mlprogram.kernels.native.library import FLAGS, SOURCES
+from mlprogram.kernels.native.library import FLAGS, LIBRARIES, SOURCES
 import torch
 from torch import Tensor
 
@@ -20,7 +20,8 @@ def build(command: list[str], folder: Path) -> Path:
     """The program that runs calls, made by this compiler."""
     program = folder / "calls"
     files = [Path(__file__).with_suffix(".c"), *[file for file in SOURCES if file.suffix == ".c"]]
-    subprocess.run([command[0], *FLAGS, *command[1:], "-o", program, *files], check=True)
+    build = [command[0], *FLAGS, *command[1:], "-o", program, *files, *LIBRARIES]
+    subprocess.run(build, check=True)
     return program
 
 

@@ -15,7 +15,8 @@ import sys
 from _calls import build, run
 from _long import long_but
 from mlprogram.kernels import native
-from mlprogram.kernels.native.ops import Rounding
+from mlprogram.kernels.native.ops import Activation, Rounding
+from mlprogram.run import asked
 import pytest
 from test_native import BLOCK, FORMS, make
 import torch
@@ -121,7 +122,7 @@ def test_small_ops(program, dtype):
     rows, even, table = x.mT.contiguous(), x[:, :36].contiguous(), torch.randn(36, 21).to(dtype)
     y.append(torch.zeros_like(even))
     calls = [
-        ("softmax", x, y[0], 3 * 37, 21, half),
+        ("softmax", x, y[0], 3 * 37, 21, 1, half),
         ("gated", gate, x, y[1], x.numel(), half, 1),
         ("rms_norm", x, y[2], weight, 3, 37, 21, 0.0, 1e-3, half, AS_OPS, 1),
         ("layer_norm", x, y[3], weight, bias, 3, 37, 21, 1e-3, half),
@@ -149,6 +150,90 @@ def test_small_ops(program, dtype):
     found = run(program, calls, [*y, *sums])
     for result, wanted, call in zip(found, expected, calls, strict=True):
         assert _close(result, wanted), call[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+def test_functions_of_each_value_and_softmax_of_columns(program, dtype):
+    half, x = int(dtype == torch.float16), (4 * torch.randn(3, 5, 21)).to(dtype)
+    x[0, 0, 0] = 1e-5
+    wide, y = x.double(), [torch.zeros_like(x) for _ in range(10)]
+    calls = [("activation", x, y[how], x.numel(), how, half, 2) for how in Activation]
+    calls[Activation.EXP] = ("activation", -x.abs(), *calls[Activation.EXP][2:])
+    calls.append(("softmax", x, y[9], 3, 5, 21, half))
+    tanh = F.gelu(wide, approximate="tanh")
+    expected = [wide.sigmoid(), F.silu(wide), tanh, wide * (1.702 * wide).sigmoid(), F.gelu(wide)]
+    expected += [wide.tanh(), (-wide.abs()).exp(), wide.cos(), wide.sin(), wide.softmax(1)]
+    for found, wanted, call in zip(run(program, calls, y), expected, calls, strict=True):
+        assert _close(found, wanted), call
+
+
+COMPARED = {asked.EQUAL: "eq", asked.UNEQUAL: "ne", asked.LESS: "lt", asked.LESS_EQUAL: "le"}
+COMBINED = {asked.ADD: "add", asked.SUB: "sub", asked.MUL: "mul", asked.LEAST: "minimum"}
+WHOLE = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
+
+
+def test_whole_numbers_and_choices(program):
+    """To the bit, broadcast, and with operands whose strides are odd; what does not fit wraps."""
+    calls, outputs, expected = [], [], []
+
+    def add(entry: int, how: int, to: Tensor, *operands: Tensor) -> None:
+        types = [native.TYPES[operands[0].dtype], native.TYPES[to.dtype]]
+        axes = [x.expand(to.shape).stride() for x in (to, *operands)]
+        steps = [n * x.itemsize for x, a in zip((to, *operands), axes, strict=True) for n in a]
+        walk = (to.dim(), to.itemsize, how, *types, *to.shape, *steps)
+        wholes = [x if x._base is None else x._base for x in (to, *operands)]
+        calls.append(("table", entry, (*wholes, walk)))
+        outputs.append(to)
+
+    for dtype in [*WHOLE, torch.float16, torch.float32]:
+        x = torch.randint(0, 100, (3, 70)).to(dtype)
+        y = torch.randint(0, 100, (70, 3)).to(dtype)
+        x[1] = y.T[1]
+        for how, name in COMPARED.items():
+            add(0, how, torch.zeros(3, 70, dtype=torch.bool), x, y.T)
+            expected.append(getattr(x, name)(y.T))
+        if dtype in WHOLE:
+            for how, name in COMBINED.items():
+                add(0, how, torch.zeros(3, 70, dtype=dtype), x, y.T)
+                expected.append(getattr(torch, name)(x, y.T))
+            for made in (*WHOLE, torch.bool, torch.float16, torch.float32):
+                add(0, asked.CONVERT, torch.zeros(3, 70, dtype=made), x, x)
+                expected.append(x.to(made))
+        chosen = torch.rand(70) < 0.5
+        add(1, 0, torch.zeros(3, 70, dtype=dtype), chosen, x, y.T)
+        expected.append(torch.where(chosen, x, y.T))
+    for found, wanted, call in zip(run(program, calls, outputs), expected, calls, strict=True):
+        assert torch.equal(found, wanted), call
+
+
+@pytest.mark.parametrize("begin, end", [((1, -3, 0), (2, 9, 5)), ((-2, 2, 1), (0, -1, 4))])
+def test_slices_at_positions_of_run_time(program, begin, end):
+    x = torch.randn(2, 9, 5)
+    first, last = (torch.tensor(places, dtype=torch.int32) for places in (begin, end))
+    part = x[begin[0], begin[1] : end[1], begin[2] : end[2] : 2]
+    read, written, update = torch.zeros(part.shape), x.clone(), torch.randn(part.shape)
+
+    def numbers(reads: int) -> tuple:
+        sizes, steps = (1, *part.shape), (0, *(4 * n for n in update.stride()))
+        rows = zip(x.shape, x.stride(), (1, 1, 2), (4, 0, 0), sizes, steps, strict=True)
+        return (3, 4, reads, *[n for a, s, *rest in rows for n in (a, 4 * s, *rest)])
+
+    calls = [
+        ("table", 2, (x, read, first, last, numbers(1))),
+        ("table", 2, (written, update, first, last, numbers(0))),
+    ]
+    found = run(program, calls, [read, written])
+    assert torch.equal(found[0], part)
+    right = x.clone()
+    right[begin[0], begin[1] : end[1], begin[2] : end[2] : 2] = update
+    assert torch.equal(found[1], right)
+
+
+def test_rows_that_indices_choose(program):
+    x, indices = torch.randn(3, 7, 5).half(), torch.tensor([6, 0, -1, 3])
+    y = torch.zeros(3, 4, 5).half()
+    (found,) = run(program, [("gather", x, indices, y, 3, 7, 10, 4, 8, 1)], [y])
+    assert torch.equal(found, x[:, indices])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])

@@ -154,7 +154,7 @@ def test_attention_over_many_slots_is_the_same_in_any_number_of_threads(
 @pytest.mark.parametrize("value", [-3.4e38, -1e12, 1e12, 3.4e38])
 @pytest.mark.parametrize("size", [1, 5, 37])
 def test_softmax_of_equal_numbers_however_large(size, value):
-    softmax = native_ops.softmax((3, size), torch.float32)
+    softmax = native_ops.softmax((3, size), torch.float32, 1)
     found = softmax(torch.full((3, size), value))
     torch.testing.assert_close(found, torch.full((3, size), 1 / size))
 
@@ -173,7 +173,7 @@ def test_softmax_of_nan_is_nan(size, dtype):
     x = torch.ones(len(values), size, size, dtype=carrier)
     for place in range(size):
         x[:, place, place] = values.view(carrier)
-    softmax = native_ops.softmax((*x.shape,), dtype)
+    softmax = native_ops.softmax((*x.shape,), dtype, x.dim() - 1)
     assert torch.isnan(softmax(x)).all()
 
 

@@ -2,7 +2,8 @@
 
 Products with constant weights read them as the package stores them (`products.py`). Small softmax,
 layer norm and batched products run compiled in one thread, which takes less time than waking
-torch's threads. A transposed tensor is copied at once, not viewed.
+torch's threads. Functions of each value and rows that indices choose are compiled so that a stretch
+goes on (`run/stretches.py`). A transposed tensor is copied at once, not viewed.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,13 +11,23 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from mlprogram.kernels.graph import Match, Unfit
+from mlprogram.kernels.graph import FLOATS, Graph, Match, Unfit
 from mlprogram.kernels.native import ops as native_ops
+from mlprogram.kernels.plainly import plainly
 from mlprogram.kernels.products import product
 from mlprogram.ops import OPS
+from mlprogram.package.function import Operation
 import torch
+from torch import Tensor
 
-__all__ = ["prepare_product", "prepare_small", "prepare_transpose"]
+__all__ = [
+    "prepare_activation",
+    "prepare_einsum",
+    "prepare_gather",
+    "prepare_product",
+    "prepare_small",
+    "prepare_transpose",
+]
 
 SMALL = 1 << 16  # elements of x up to which one thread is enough
 FEW_ROWS = 16  # with more rows in a batched product, torch is faster
@@ -34,7 +45,95 @@ def prepare_transpose(match: Match) -> tuple[list, Callable]:
     perm = match.graph.value(match.last, "perm")
     if perm is None:
         raise Unfit("its axes are known at run time only")
+    if _reads_turned(match.graph, match.result):
+        raise Unfit("what reads it takes it as it is turned")
     return match.last.inputs["x"], lambda x: x.permute(perm).contiguous()
+
+
+def prepare_activation(match: Match) -> tuple[list, Callable]:
+    """Prepare a function of each value, of floats of any shape."""
+    (item,), made = match.last.inputs["x"], match.graph.types[match.result]
+    if made.dtype not in FLOATS or match.graph.constants.find(item) is not None:
+        raise Unfit("it is of no floats that are computed at run time")
+    kind = match.last.type
+    if kind == "gelu":
+        mode = match.graph.value(match.last, "mode", "EXACT")
+        kind = {"EXACT": kind}.get(mode, f"gelu_{mode}".removesuffix("_APPROXIMATION"))
+    run = native_ops.activation(native_ops.Activation[kind.upper()])
+    dtype, plain = match.graph.constants.dtype(made), plainly(match, [item])
+
+    def call(x: Tensor) -> Tensor:
+        return run(x.contiguous()) if x.dtype == dtype and x.numel() else plain(x)
+
+    return [item], call
+
+
+def prepare_gather(match: Match) -> tuple[list, Callable]:
+    """Prepare slices of x along one axis; what lies outside is left to the plain op."""
+    operation, graph = match.last, match.graph
+    (x,), (indices,) = operation.inputs["x"], operation.inputs["indices"]
+    axis = graph.value(operation, "axis", 0)
+    if axis is None or graph.value(operation, "batch_dims", 0) != 0:
+        raise Unfit("its axis is known at run time only, or it has batch axes")
+    wraps = graph.value(operation, "validate_indices") is not True
+    plain = plainly(match, [x, indices])
+
+    def call(x: Tensor, indices: Tensor) -> Tensor:
+        if not -x.dim() <= axis < x.dim() or not x.numel() * indices.numel():
+            return plain(x, indices)
+        run = native_ops.gather(axis % x.dim(), wraps)
+        y = run(x.contiguous(), indices.contiguous())
+        return plain(x, indices) if y is None else y
+
+    return [x, indices], call
+
+
+def prepare_einsum(match: Match) -> tuple[list, Callable]:
+    """Prepare the product of x (*B, C, H, W) and y (*B, W, H, U), of few columns U."""
+    graph, items = match.graph, match.last.inputs["values"]
+    if why := _why_no_einsum(graph, match.last):
+        raise Unfit(why)
+    x, y = (graph.types[item].sizes for item in items)
+    dtype = graph.constants.dtype(graph.types[match.result])
+    run = native_ops.einsum(x, y, _is_turned(graph, items[0]), dtype)
+    plain = plainly(match, items)
+    return items, native_ops.fixed(plain, run, dtype, x, y, contiguous=False)
+
+
+def _why_no_einsum(graph: Graph, operation: Operation) -> str:
+    """Why an einsum has no kernel; "" if it has one."""
+    names, made = operation.inputs["values"], operation.outputs[0][1]
+    x, y = (graph.shape(name) for name in names)
+    if x is None or y is None or any(graph.types[name].dtype != made.dtype for name in names):
+        return "a shape is open, or it is no float that is computed at run time"
+    if x[:-3] != y[:-3] or (x[-1], x[-2]) != (y[-3], y[-2]) or y[-1] > FEW_ROWS:
+        return f"axes are broadcast, or there are more than {FEW_ROWS} columns"
+    return ""
+
+
+def _is_turned(graph: Graph, name: str) -> bool:
+    """Whether a value is a transposed one, or a part of it, whose axes -1 and -3 trade places."""
+    maker, _ = graph.maker.get(name, (None, 0))
+    if maker is not None and maker.type == "split":
+        maker, _ = graph.maker.get(maker.inputs["x"][0], (None, 0))
+    perm = graph.value(maker, "perm") if maker is not None and maker.type == "transpose" else None
+    return perm is not None and perm == [*range(len(perm) - 3), *range(len(perm))[:-4:-1]]
+
+
+def _reads_turned(graph: Graph, name: str) -> bool:
+    """Whether all that read a value, or parts of it, are einsums that take it as it is turned."""
+    readers = [graph.position.get(user) for user in graph.users.get(name, [])]
+    return bool(readers) and all(
+        at is not None and _takes_turned(graph, graph.operations[at], name) for at in readers
+    )
+
+
+def _takes_turned(graph: Graph, operation: Operation, name: str) -> bool:
+    if operation.type == "split":
+        return all(_reads_turned(graph, part) for part, _ in operation.outputs)
+    if operation.type != "einsum" or operation.inputs["values"][0] != name:
+        return False
+    return _is_turned(graph, name) and not _why_no_einsum(graph, operation)
 
 
 def prepare_small(match: Match) -> tuple[list, Callable]:
@@ -69,11 +168,9 @@ def _parameters(match: Match, operands: Sequence[str]) -> dict:
 
 
 def _softmax(parameters: dict, dtype: torch.dtype, shape: Shape) -> Callable:
-    if parameters.get("axis", -1) not in (-1, len(shape) - 1):
-        raise Unfit("it goes over another axis than the last")
     if prod(shape) > SMALL:
         raise Unfit(f"more than {SMALL} elements")
-    return native_ops.softmax(shape, dtype)
+    return native_ops.softmax(shape, dtype, parameters.get("axis", -1) % len(shape))
 
 
 def _layer_norm(parameters: dict, dtype: torch.dtype, shape: Shape) -> Callable:

@@ -39,6 +39,8 @@ def _single(name: str, types: str, prepare: Callable, compiled: bool = True) -> 
     return Kernel(name, (op(types),), prepare, tuple(types.split()), compiled)
 
 
+ACTIVATIONS = "sigmoid silu gelu tanh exp cos sin"
+
 KERNELS = (
     Kernel(
         "attention", attention.ATTENTION, attention.prepare,
@@ -52,6 +54,9 @@ KERNELS = (
     Kernel("expand", sizes.EXPANDED, sizes.prepare_expanded, ("tile",), compiled=False),
     _single("product", "conv linear matmul", single.prepare_product, compiled=False),
     _single("softmax", "softmax", single.prepare_small),
+    _single("activation", ACTIVATIONS, single.prepare_activation),
+    _single("gather", "gather", single.prepare_gather),
+    _single("einsum", "einsum", single.prepare_einsum),
     _single("layer_norm", "layer_norm", single.prepare_small),
     _single("small_product", "matmul", single.prepare_small),
     _single("transpose", "transpose", single.prepare_transpose, compiled=False),

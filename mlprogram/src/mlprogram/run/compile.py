@@ -6,9 +6,9 @@ the steps themselves. `Compiled.source` shows the result. The trace has a line f
 yields every value when it is made.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from threading import Lock
 from types import FunctionType
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from mlprogram.errors import InvalidPackage
 from mlprogram.package.values import MAX_RANK
 from mlprogram.run.failures import Failures, turns
+from mlprogram.run.open_sizes import OpenSizes
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step, StepResult
 from mlprogram.run.states import update_state
 from mlprogram.run.stretches import NativeStretch, divided
@@ -52,11 +53,19 @@ class Compiled:
         return self.plan.failures
 
 
-def compile_plan(plan: ExecutionPlan) -> Compiled:
-    """Generate and load the source of a plan."""
+def compile_plan(plan: ExecutionPlan, bounds: Mapping[str, tuple[int, ...]]) -> Compiled:
+    """Generate and load the source of a plan. bounds: see `OpenSizes`."""
     parts, refused = divided(plan) if plan.native else ([*plan.main.steps], {})
+
+    def load(parts: list[Step | NativeStretch]) -> Callable:
+        with GENERATING:
+            return _Source(plan).load(parts)[0]
+
     with GENERATING:
-        return Compiled(*_Source(plan).load(parts), plan, parts, refused)
+        plainly, source = _Source(plan).load(parts)
+    is_open = any(None in type_.shape for type_ in plan.function.inputs.values())
+    run = OpenSizes(plan, plainly, load, bounds) if plan.native and is_open else plainly
+    return Compiled(run, source, plan, parts, refused)
 
 
 class _Source:
@@ -79,24 +88,24 @@ class _Source:
             untouched = self.plan.untouched.items()
             body += [f"yield {name!r}, {self.value(value)}" for name, value in untouched]
         body.append(f"return {', '.join(map(self.result, self.plan.main.results))},")
-        return self.function("inputs, states", [*unpack, *body])
+        return self.function("inputs, states, size=0", [*unpack, *body])
 
     def function(self, parameters: str, body: list[str]) -> tuple[FunctionType, str]:
         source, made = "\n    ".join([f"def run({parameters}):", *body]) + "\n", dict[str, Any]()
         exec(compile(source, self.failures.file(source), "exec"), self.scope, made)
         return made["run"], source
 
-    def plainly(self, stretch: NativeStretch) -> Callable[..., tuple]:
-        """A stretch from Python; generated when it is first needed."""
+    def plainly(self, stretch: NativeStretch) -> Callable[[int], Callable[..., tuple]]:
+        """A stretch from Python, from one of its steps on; generated when it is first needed."""
 
-        def run(*given) -> tuple:
+        @cache
+        def plain(first: int) -> Callable[..., tuple]:
             with GENERATING:
-                body = self.part_lines(stretch.steps, free=False)  # not all are given
+                body = self.part_lines(stretch.steps[first:], free=False)  # not all are given
                 body.append(f"return {self.variables(stretch.made)}")
-                stretch.plain = self.function(f"states, {self.variables(stretch.given)}", body)[0]
-            return stretch.plain(*given)
+                return self.function(f"states, {self.variables(stretch.needed(first))}", body)[0]
 
-        return run
+        return plain
 
     def variable(self, name: str) -> str:
         """The local variable of a value."""
@@ -134,7 +143,7 @@ class _Source:
     def stretch_lines(self, stretch: NativeStretch) -> Iterator[str]:
         stretch.plain = self.plainly(stretch)
         given, made = self.variables(stretch.given), self.variables(stretch.made)
-        call = f"{self.bind(stretch)}(states, {given})"
+        call = f"{self.bind(stretch)}(size, states, {given})"
         yield f"{made} = {call}" if made else call
         inside = {name for step in stretch.steps for name in step.results}
         dead = sorted({n for step in stretch.steps for n in step.last_read} - inside)

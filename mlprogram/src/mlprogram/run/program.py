@@ -172,7 +172,8 @@ class MLProgram:
     @cached_property
     def compiled(self) -> Compiled:
         """The plan as straight-line code."""
-        return compile_plan(self.plan)
+        bounds = {n: tuple(most for _, most in f.bounds) for n, f in self.features.items()}
+        return compile_plan(self.plan, bounds)
 
     def make_state(self) -> State:
         """Fresh states, all zero; any function of the package with the same states may use them."""

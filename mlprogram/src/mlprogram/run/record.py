@@ -1,102 +1,77 @@
 """Record what steps of a plan ask of torch and of the compiled kernels, for `stretches.py`.
 
 The functions of the steps are called once, on tensors whose memory nobody fills. Views cost
-nothing, copies and simple arithmetic have kernels in `c/run.c`, and calls of kernels are what they
-are. Whatever else torch is asked for, only torch can do.
+nothing, copies and simple arithmetic have kernels in `c/run.c` and `c/whole.c` (`asked.py`), and
+calls of kernels are what they are. Whatever else torch is asked for, only torch can do. Whole
+numbers that follow from sizes alone are computed, so that they cost nothing later.
 """
 
 from bisect import bisect, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 import ctypes
-from dataclasses import dataclass
 import struct
 from typing import Any
 
 from mlprogram.kernels import native
-from mlprogram.kernels.native import ops as native_ops
 from mlprogram.ops.tensor_transformation import write_slice
+from mlprogram.run.asked import CONVERT, RECORDED, NotNative, entry_of, merged_axes
+from mlprogram.run.calls import KernelCall, Place, Region, Written
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step
-from mlprogram.run.states import States
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["KernelCall", "NotNative", "Recorder", "Region", "Written"]
+__all__ = ["Recorder"]
 
 #: Ops without a kernel that may be recorded: they look at shapes alone, and never at values.
 PLAIN = frozenset(
     [
-        "add", "cast", "concat", "expand_dims", "flatten2d", "identity", "mul", "real_div",
-        "reshape", "slice_by_index", "slice_by_size", "slice_update", "split", "squeeze", "sub",
-        "tile", "transpose",
+        "add", "cast", "concat", "equal", "expand_dims", "flatten2d", "greater", "greater_equal",
+        "identity", "less", "less_equal", "maximum", "minimum", "mul", "not_equal", "real_div",
+        "reshape", "select", "slice_by_index", "slice_by_size", "slice_update", "split", "squeeze",
+        "stack", "sub", "tile", "transpose",
     ]
 )  # fmt: skip
 
-OPEN = frozenset(["size", "expand"])  # kernels that look at values
+#: Ops and kernels whose whole numbers are known where those are that they take, and which make a
+#: straight line of a straight line (`stretches.py`).
+SIZES = frozenset(
+    [
+        "add", "cast", "concat", "expand_dims", "identity", "mul", "range_1d", "reshape", "shape",
+        "size", "slice_by_index", "squeeze", "stack", "sub",
+    ]
+)  # fmt: skip
+
+WHOLE = frozenset([torch.int16, torch.uint16, torch.int32, torch.int64])
+MOST_SIZE = 32767  # so that nothing wraps around
+
+LOOKS = frozenset(["size", "expand"])  # kernels that look at values
 LARGEST = 1 << 30  # bytes of all values of a stretch; beside so many, Python's time is nothing
 
-ADD, SUB, MUL, DIV, CONVERT = range(5)  # of `elementwise` in run.c
-
 _aten = torch.ops.aten
-
-
-class NotNative(Exception):
-    """A step cannot be part of a stretch; the message says why."""
-
-
-@dataclass(eq=False)
-class Region:
-    """A piece of memory. name: of the value or state that it is; "" for one that steps make."""
-
-    tensor: Tensor
-    name: str = ""
-    is_state: bool = False
-
-    @property
-    def bytes(self) -> int:
-        return self.tensor.untyped_storage().nbytes()
-
-
-@dataclass(frozen=True)
-class Written:
-    """A number: how many slots of these states were written, of `slots`; see `run/states.py`."""
-
-    names: tuple[str, str]
-    slots: int
-
-    def of(self, states: States) -> int:
-        return max(states.written.get(name, self.slots) for name in self.names)
-
-
-# a region and an offset in it, or an address or number, or what is known when a stretch runs
-Place = tuple[Region | Written | None, int]
-
-
-@dataclass
-class KernelCall:
-    """A call of compiled code. entry: the address of its entry in run.c."""
-
-    entry: int
-    arguments: list[Place]
-    step: Step
 
 
 class Recorder(TorchDispatchMode):
     """Records steps. values: what they made, or were given, by name, of memory that nobody fills.
 
-    kept: objects of which the calls have only the address.
+    shapes: of values from outside whose sizes the program leaves open. known: the values that
+    follow from sizes, also in `values`. kept: objects of which the calls have only the address.
     """
 
-    def __init__(self, plan: ExecutionPlan):
+    def __init__(self, plan: ExecutionPlan, shapes: Mapping[str, tuple[int, ...]] | None = None):
         super().__init__()
-        self.plan = plan
+        self.plan, self.shapes = plan, shapes or {}
+        self.known: dict[str, Tensor] = {}
+        self.is_idle = False  # while torch computes
         self.values: dict[str, Tensor] = {}
         self.states: dict[str, Tensor] = {}
         self.regions: dict[int, Region] = {}  # by address
+        self.at: list[Region] = []  # by index
         self.starts: list[int] = []
         self.calls: list[KernelCall] = []
         self.kept: list[object] = []
+        self.moved: dict[int, tuple[Region, int]] = {}  # regions that are a part of another one
         self.steps: list[Step] = []
         self.updated: set[str] = set()  # states
         self.bytes = 0
@@ -105,25 +80,58 @@ class Recorder(TorchDispatchMode):
 
     def add(self, step: Step) -> None:
         """Record a step. Raises NotNative, and forgets it, if that is impossible."""
-        self.step, count = step, len(self.calls)
+        self.step, self.is_idle = step, False
+        self.before = [len(made) for made in self._all()]
         native.recording.to = self.kernel
         try:
             with torch.inference_mode(False), torch.no_grad(), self:
                 self.values |= zip(step.results, self.run(step), strict=True)
         except Exception as error:  # what the step itself raises, it raises again when it runs
-            del self.calls[count:]
-            known = isinstance(error, NotNative)
-            raise (error if known else NotNative("it cannot run")) from error
+            self.forget()
+            said = isinstance(error, NotNative)
+            raise (error if said else NotNative("it cannot run")) from error
         finally:
             native.recording.to = None
         self.steps.append(step)
 
+    def _all(self) -> list:
+        """What steps add to."""
+        return [self.steps, self.calls, self.at, self.values, self.states, self.known]
+
+    def forget(self) -> None:
+        """Forget the last step, and what it was given first."""
+        for made, count in zip(self._all(), self.before, strict=True):
+            for key in [*made][count:] if isinstance(made, dict) else ():
+                del made[key]
+            if isinstance(made, list):
+                del made[count:]
+        self.regions = {b.tensor.untyped_storage().data_ptr(): b for b in self.at}
+        self.starts = sorted(self.regions)
+
+    def described(self) -> list:
+        """What the last step has recorded, as numbers, for another size to be compared with."""
+        calls = [call for call in self.calls if call.step is self.step]
+        arguments = [
+            (b.index if isinstance(b, Region) else b, offset)
+            for call in calls
+            for b, offset in (*call.arguments, (None, call.entry))
+        ]
+        made = [self.values[name] for name in self.step.results]
+        known = [self.known[name].tolist() for name in self.step.results if name in self.known]
+        owners = [b and b.index for b in map(self.region, made)]
+        places = [(x.shape, x.stride(), int(x.storage_offset())) for x in made]
+        return [arguments, owners, places, known]
+
     def run(self, step: Step) -> Sequence[Tensor]:
         type_ = step.operation.type
+        if self.follows(step) and (made := self.size(step)) is not None:
+            return [made]
         if type_ == "read_state":
             return [self.state(step.state)]
         if type_ == "write_state" and step.stored is None:
             return []
+        if type_ in ("slice_by_index", "slice_update") and self.is_placed_late(step):
+            return [self.slice(step)]
         if step.function is None and type_ == "slice_update":
             view = {a.key: self.argument(a) for a in step.arguments if a.key != "x"}
             self.updated.add(step.state)
@@ -131,7 +139,8 @@ class Recorder(TorchDispatchMode):
             return [self.state(step.state)]
         if step.function is None:
             raise NotNative("it replaces a state" if step.stored else "it has blocks")
-        if step.kernel in OPEN or (not step.kernel and type_ not in PLAIN):
+        sizes_known = step.kernel == "expand" and step.arguments[1].values[0].name in self.known
+        if (step.kernel in LOOKS and not sizes_known) or (not step.kernel and type_ not in PLAIN):
             raise NotNative("torch computes it")
         given = [(a.key, self.argument(a)) for a in step.arguments]
         made = step.function(*[v for k, v in given if not k], **{k: v for k, v in given if k})
@@ -139,10 +148,52 @@ class Recorder(TorchDispatchMode):
 
     def argument(self, argument: Argument) -> Any:
         """The value of an argument, or a list of them if MIL takes several."""
-        if argument.static and any(isinstance(value, Name) for value in argument.values):
+        if argument.static and self.computed(argument):
             raise NotNative(f"its {argument.key} is known at run time only")
         found = [self.value(v.name) if isinstance(v, Name) else v for v in argument.values]
+        if argument.static:
+            found = [v.tolist() if isinstance(v, Tensor) else v for v in found]
         return found if argument.key == "values" or len(found) > 1 else found[0]
+
+    def computed(self, argument: Argument) -> bool:
+        """Whether it is known at run time only."""
+        return any(isinstance(v, Name) and v.name not in self.known for v in argument.values)
+
+    def is_placed_late(self, step: Step) -> bool:
+        return any(a.static and self.computed(a) for a in step.arguments)
+
+    def follows(self, step: Step) -> bool:
+        """Whether what a step makes follows from sizes, in proportion to them."""
+        kind = step.kernel or step.operation.type
+        if kind not in SIZES or len(step.results) != 1:
+            return False
+        if kind in ("shape", "size"):
+            return isinstance(step.arguments[0].values[0], Name)
+        named = [a for a in step.arguments if any(isinstance(v, Name) for v in a.values)]
+        if kind == "slice_by_index" and any(a.static for a in named):
+            return False
+        return len(named) < (2 if kind == "mul" else 9) and not any(map(self.computed, named))
+
+    def size(self, step: Step) -> Tensor | None:
+        """Compute it now; None if these are no whole numbers, or larger than sizes are."""
+        given = {a.key: self.argument(a) for a in step.arguments}
+        if step.function is None:
+            return None
+        self.is_idle = True
+        made = step.function(given[""]) if "" in given else step.function(**given)
+        read = [x for v in given.values() for x in (v if isinstance(v, list) else [v])]
+        if step.kernel == "size" or step.operation.type == "shape":
+            read = []
+        read = [x for x in (made, *read) if isinstance(x, Tensor)]
+        fits = all(x.dtype in WHOLE and x.long().abs().max() <= MOST_SIZE for x in read)
+        self.is_idle = False
+        is_cast = step.operation.type == "cast"
+        if not fits or (is_cast and not torch.equal(made.long(), read[-1].long())):
+            return None
+        if not self.region(made):
+            self.own(made, is_known=True)
+        self.known[step.results[0]] = made
+        return made
 
     def value(self, name: str) -> Tensor:
         if name not in self.values:
@@ -157,25 +208,84 @@ class Recorder(TorchDispatchMode):
     def given(self, name: str, is_state: bool) -> Tensor:
         """A value or state from outside."""
         type_ = self.plan.function.states[name] if is_state else self.plan.types[name]
-        if None in type_.shape or type_.kind in ("list", "dictionary"):
+        shape = [n for n in self.shapes.get(name, type_.shape) if n is not None]
+        if len(shape) < len(type_.shape) or type_.kind in ("list", "dictionary"):
             raise NotNative("a size is known at run time only")
-        return self.own(torch.empty(type_.sizes, dtype=self.plan.dtype(type_)), name, is_state)
+        return self.own(torch.empty(shape, dtype=self.plan.dtype(type_)), name, is_state)
+
+    def slice(self, step: Step) -> Tensor:
+        """Record a slice at a position that is known at run time only, or an update there."""
+        given = {a.key: a for a in step.arguments}
+        places = [self.position(given.pop(key)) for key in ("begin", "end")]
+        known = {key: self.argument(a) for key, a in given.items() if a.static}
+        x = self.state(step.state) if step.function is None else self.argument(given["x"])
+        reads, axes = step.operation.type == "slice_by_index", x.dim()
+        if reads:
+            part = torch.empty(step.operation.outputs[0][1].sizes, dtype=x.dtype)
+        else:
+            part = self.argument(given["update"])
+            if step.function is not None:  # not in place
+                x = x.clone(memory_format=torch.contiguous_format)
+        masks = [known.get(key) or [False] * axes for key in MASKS]
+        steps = known.get("stride") or [1] * axes
+        if any(p.shape != (axes,) for p in places) or min(steps, default=1) < 1:
+            raise NotNative("it has not one position for each axis, or goes backwards")
+        if part.dtype != x.dtype or part.dim() != axes - sum(masks[2]):
+            raise NotNative("what it writes or makes has another type")
+        sizes = iter(zip(part.shape, part.stride(), strict=True))
+        numbers = [axes, x.itemsize, reads]
+        for axis, (step_, *mask) in enumerate(zip(steps, *masks, strict=True)):
+            size, stride = (1, 0) if mask[2] else next(sizes)
+            bits = sum(bit << i for i, bit in enumerate(mask))
+            numbers += [x.shape[axis], x.stride(axis) * x.itemsize, step_, bits]
+            numbers += [size, stride * x.itemsize]
+        self.call("slice", [x, part, *places], numbers)
+        counts = not reads and step.function is None and axes > 1
+        self.calls[-1].arguments.append((Written(step.state) if counts else None, 0))
+        return part if reads else x
+
+    def position(self, argument: Argument) -> Tensor:
+        """Where slices begin or end, as int32."""
+        if not self.computed(argument):
+            return torch.from_numpy(np.array(self.argument(argument), np.int32))
+        if len(argument.values) > 1:
+            raise NotNative(f"its {argument.key} is several values")
+        place = self.value(argument.values[0].name).contiguous()
+        if place.dtype != torch.int32:
+            raise NotNative(f"its {argument.key} is {place.dtype}")
+        return place
 
     # --- memory -------------------------------------------------------------------------------
 
-    def own(self, tensor: Tensor, name: str = "", is_state: bool = False) -> Tensor:
+    def own(
+        self, tensor: Tensor, name: str = "", is_state: bool = False, is_known: bool = False
+    ) -> Tensor:
         """Make the memory of a new tensor known."""
         self.bytes += tensor.nbytes
         if not tensor.numel() or self.bytes > LARGEST:
             raise NotNative("it is large" if tensor.numel() else "it has no values")
         start = tensor.untyped_storage().data_ptr()
-        self.regions[start] = Region(tensor, name, is_state)
+        self.at.append(Region(tensor, len(self.at), name, is_state, is_known))
+        self.regions[start] = self.at[-1]
         insort(self.starts, start)
         return tensor
+
+    def made(self, dtype: torch.dtype, *operands: Tensor) -> Tensor:
+        """A new tensor of the shape to which operands are broadcast."""
+        shape = np.broadcast_shapes(*[x.shape for x in operands])  # torch's imports sympy
+        return self.own(torch.empty(shape, dtype=dtype))
 
     def region(self, tensor: Tensor) -> Region | None:
         """The memory that a tensor lies in; None if it is a constant."""
         return self.regions.get(tensor.untyped_storage().data_ptr())
+
+    def origin(self, tensor: Tensor) -> tuple[Region | None, int]:
+        """The memory that a tensor lies in now, and at which byte of it."""
+        region, at = self.region(tensor), int(tensor.storage_offset()) * tensor.itemsize
+        if region is None or region.index not in self.moved:
+            return region, at
+        whole, offset = self.moved[region.index]
+        return whole, offset + at
 
     def place(self, address: int | None) -> Place:
         index = bisect(self.starts, address or 0) - 1
@@ -193,6 +303,8 @@ class Recorder(TorchDispatchMode):
         for value, type_ in zip(given, native.SIGNATURES[name], strict=True):
             if isinstance(value, ctypes.Array):
                 words += map(self.place, value)
+            elif isinstance(value, native.Numbers):
+                words.append((value.words, 0))
             elif type_ is ctypes.c_void_p:
                 words.append(self.place(value))
             elif type_ is ctypes.c_float:
@@ -200,52 +312,54 @@ class Recorder(TorchDispatchMode):
             else:
                 words.append((None, int(value)))
         if name == "attention":
-            words.append(self.written(*given[:1], *words[2:5:2]))
+            words += self.written(given[0], *words[2:5:2])
         self.calls.append(KernelCall(native.entry(name), words, self.step))
         return 0
 
-    def written(self, attention: int, *cache: Place) -> Place:
-        """How many slots attention has to look at, of the first part of its keys and values."""
-        shape = native_ops.Attention.from_address(attention)
-        tail = (shape.slots[0], shape.depth)
+    def written(self, attention: native.Numbers, *cache: Place) -> list[Place]:
+        """Where it is kept how many slots of its keys and of its values were written, of the first
+        part of these; nowhere if they are no states, slot by slot."""
+        _, _, depth, slots, *_ = attention.words
+        tail = (slots, depth)
         for region, offset in cache:
-            if not (isinstance(region, Region) and region.is_state) or region.name in self.updated:
-                return None, tail[0]
+            if not isinstance(region, Region) or not region.is_state:
+                return [(None, 0)] * 2
             tensor = region.tensor
             if tensor.shape[-2:] != tail or offset % (tail[0] * tail[1] * tensor.itemsize):
-                return None, tail[0]
-        return Written(tuple(region.name for region, _ in cache), tail[0]), 0
+                return [(None, 0)] * 2
+        return [(Written(region.name), 0) for region, _ in cache if isinstance(region, Region)]
 
     def fill(self, name: str, how: int, to: Tensor, *operands: Tensor) -> Tensor:
         """Record `copy` or `elementwise`: operands, which are broadcast, to a tensor."""
         if not to.numel():
             return to
-        axes = _axes(to, *[x.expand(to.shape) for x in operands])
+        axes = merged_axes(to, *[x.expand(to.shape) for x in operands])
         if name == "elementwise" and axes[-1][1] != to.itemsize:
             raise NotNative("it writes values apart")
-        head = (len(axes), to.itemsize, how, operands[0].dtype == torch.float16)
-        numbers = [*head, *(number for row in zip(*axes, strict=True) for number in row)]
-        walk = (ctypes.c_int64 * len(numbers))(*numbers)
-        self.kept += [walk, *[x for x in operands if self.region(x) is None]]
-        places = [self.place(x.data_ptr()) for x in (to, *operands)]
-        words = [*places, (None, ctypes.addressof(walk))]
-        self.calls.append(KernelCall(native.entry(name), words, self.step))
+        types = [native.TYPES.get(x.dtype, -1) for x in (operands[0], to)]
+        head = (len(axes), to.itemsize, how, *types)
+        rows = zip(*axes, strict=True)
+        self.call(name, [to, *operands], [*head, *(number for row in rows for number in row)])
         return to
+
+    def call(self, name: str, tensors: list[Tensor], numbers: list[int]) -> None:
+        """Record the call of an entry of tensors, and of numbers that stay as they are."""
+        self.kept += [x for x in tensors if self.region(x) is None]
+        places = [self.place(x.data_ptr()) for x in tensors]
+        words = [*places, (tuple(map(int, numbers)), 0)]
+        self.calls.append(KernelCall(native.entry(name), words, self.step))
 
     def copied(self, x: Tensor, to: Tensor) -> Tensor:
         """Record a copy of x, broadcast and converted."""
         if x.dtype != to.dtype:
             return self.joined(CONVERT, to, x, x)
-        if x.itemsize > 4:
+        if x.itemsize > 8:
             raise NotNative(f"it copies {x.dtype}")
         return self.fill("copy", 0, to, x)
 
-    def joined(self, how: int, to: Tensor, *operands: Tensor) -> Tensor:
-        """Record arithmetic on floats of one dtype."""
-        dtypes = {x.dtype for x in operands}
-        if len(dtypes) > 1 or not {*dtypes, to.dtype} <= {torch.float16, torch.float32}:
-            raise NotNative("its values are no floats of one dtype")
-        return self.fill("elementwise", how, to, *operands)
+    def joined(self, how: int, to: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Record arithmetic, a comparison or a conversion, of values of one dtype."""
+        return self.fill(entry_of(how, x, y, to), how, to, x, y)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -254,6 +368,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         record, kwargs = RECORDED.get(func), kwargs or {}
+        if self.is_idle:
+            return func(*args, **kwargs)
         if record is not None:
             return record(self, *args, **kwargs)
         if func is _aten.empty.memory_format:
@@ -263,69 +379,4 @@ class Recorder(TorchDispatchMode):
         raise NotNative(f"torch computes it: {func}")
 
 
-def _axes(*tensors: Tensor) -> list[tuple[int, ...]]:
-    """For each axis its size, and its step in bytes in each tensor; as few axes as possible."""
-    merged: list[tuple[int, ...]] = []
-    for axis, size in enumerate(tensors[0].shape):
-        steps = [x.stride(axis) * x.itemsize for x in tensors]
-        if merged and all(a == b * size for a, b in zip(merged[-1][1:], steps, strict=True)):
-            size *= merged.pop()[0]
-        if size > 1:
-            merged.append((size, *steps))
-    return merged or [(1, *[x.itemsize for x in tensors])]
-
-
-# --- what torch is asked for ----------------------------------------------------------------------
-
-
-def _clone(recorder: Recorder, x: Tensor, memory_format=torch.preserve_format) -> Tensor:
-    return recorder.copied(x, recorder.own(torch.empty_like(x, memory_format=memory_format)))
-
-
-def _to_copy(recorder: Recorder, x: Tensor, dtype: torch.dtype) -> Tensor:
-    return recorder.copied(x, recorder.own(torch.empty(x.shape, dtype=dtype)))
-
-
-def _cat(recorder: Recorder, tensors: list[Tensor], dim: int = 0) -> Tensor:
-    first, begin = tensors[0], 0
-    shape = [*first.shape]
-    shape[dim] = sum(x.shape[dim] for x in tensors)
-    made = recorder.own(torch.empty(shape, dtype=first.dtype))
-    for x in tensors:
-        part = made.narrow(dim, begin, x.shape[dim])
-        if x.dtype != made.dtype or x.shape != part.shape:
-            raise NotNative("its parts differ")
-        recorder.copied(x, part)
-        begin += x.shape[dim]
-    return made
-
-
-def _repeat(recorder: Recorder, x: Tensor, repeats: list[int]) -> Tensor:
-    x = x[(None,) * (len(repeats) - x.dim())]
-    made = recorder.own(torch.empty([*map(int.__mul__, repeats, x.shape)], dtype=x.dtype))
-    turns = [n for pair in zip(repeats, x.shape, strict=True) for n in pair]
-    for axis in range(len(repeats)):
-        x = x.unsqueeze(2 * axis)
-    recorder.copied(x, made.view(turns))
-    return made
-
-
-def _arithmetic(how: int) -> Callable[..., Tensor]:
-    def record(recorder: Recorder, x: Tensor, y: Tensor) -> Tensor:
-        shape = np.broadcast_shapes(x.shape, y.shape)  # torch's imports sympy
-        return recorder.joined(how, recorder.own(torch.empty(shape, dtype=x.dtype)), x, y)
-
-    return record
-
-
-RECORDED: dict[Any, Callable[..., Tensor]] = {
-    _aten.clone.default: _clone,
-    _aten._to_copy.default: _to_copy,
-    _aten.copy_.default: lambda recorder, to, x: recorder.copied(x, to),
-    _aten.cat.default: _cat,
-    _aten.repeat.default: _repeat,
-    _aten.add.Tensor: _arithmetic(ADD),
-    _aten.sub.Tensor: _arithmetic(SUB),
-    _aten.mul.Tensor: _arithmetic(MUL),
-    _aten.div.Tensor: _arithmetic(DIV),
-}
+MASKS = ("begin_mask", "end_mask", "squeeze_mask")

@@ -7,45 +7,64 @@ otherwise read the whole cache.
 """
 
 from collections.abc import Mapping, Sequence
+import ctypes
+from typing import Any
 
 from mlprogram.ops.tensor_transformation import write_slice
+import numpy as np
 from torch import Tensor
 
 __all__ = ["States", "slots_written", "update_state"]
 
 
+UNKNOWN = 2**63 - 1  # slots: more than there are
+
+
 class States(dict[str, Tensor]):
-    """Tensors by name. written: of a state, how many of its slots, its last axis but one, were
-    written at all; all bytes of the others are zero. A name that is missing there is of a state of
-    which that is not known. lent: whether others may write to the tensors too.
+    """Tensors by name, and how many slots of each, its last axis but one, may hold something: all
+    bytes of the others are zero. Compiled code reads and raises these numbers.
+
+    lent: whether others may write to the tensors too.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]):
         super().__init__(tensors)
-        self.written: dict[str, int] = {}
+        self._written = {name: ctypes.c_int64(UNKNOWN) for name in tensors}
         self.lent = False
 
     def __setitem__(self, name: str, tensor: Tensor) -> None:
-        self.written.pop(name, None)
+        self.forget(name)
         super().__setitem__(name, tensor)
+
+    def written(self, name: str) -> int:
+        return self._written[name].value
+
+    def address(self, name: str) -> int:
+        """Where that number is."""
+        return ctypes.addressof(self._written[name])
 
     def note(self, name: str, slots: int) -> None:
         """Note that so many slots of a state may hold something, and the others hold zeros."""
         if not self.lent:
-            self.written[name] = slots
+            self._written[name].value = slots
+
+    def forget(self, name: str) -> None:
+        self._written[name].value = UNKNOWN
 
     def lend(self) -> "States":
         """These tensors for others, of which nothing is known from now on."""
         self.lent = True
-        self.written.clear()
+        for name in self:
+            self.forget(name)
         return self
 
 
-def update_state(states: States, name: str, update: Tensor, **view: Sequence | None) -> None:
+def update_state(states: States, name: str, update: Tensor, **view: Any) -> None:
     """`write_slice` to a state."""
-    known = states.written.pop(name, None)  # should it fail, nothing is known
+    known = states.written(name)
+    states.forget(name)  # should it fail, nothing is known
     write_slice(states[name], update, **view)
-    if known is not None:
+    if known != UNKNOWN:
         states.note(name, max(known, _reach(states[name].shape[-2], **view)))
 
 
@@ -71,5 +90,5 @@ def _reach(
 def slots_written(tensor: Tensor) -> int:
     """The slots of a state up to the last one that has a byte other than zero."""
     words = tensor.contiguous().numpy().view(f"u{tensor.itemsize}")
-    (found,) = words.any(axis=(*range(words.ndim - 2), -1)).nonzero()
+    found = np.flatnonzero(words.any(axis=(*range(words.ndim - 2), -1)))
     return int(found[-1]) + 1 if found.size else 0

@@ -6,18 +6,23 @@ torch ends a stretch, and runs from Python.
 
 What only the stretch reads lies in one arena, allocated for each call, at addresses that values
 share which are not in use at the same time. What is read after it gets memory of its own.
+
+A call that fails has not begun: its step runs from Python, with those after it, and says why.
 """
 
 from bisect import insort
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 import ctypes
-from dataclasses import dataclass
 
 from mlprogram.analysis.aliases import uses
 from mlprogram.kernels import native
 from mlprogram.kernels.native.threads import threads
+from mlprogram.run.asked import NotNative
+from mlprogram.run.calls import KernelCall, Region, Written
+from mlprogram.run.copies import change_in_place
+from mlprogram.run.lines import Line, is_straight
 from mlprogram.run.plan import ExecutionPlan, Name, Step
-from mlprogram.run.record import KernelCall, NotNative, Recorder, Region, Written
+from mlprogram.run.record import Recorder
 from mlprogram.run.states import States
 import torch
 from torch import Tensor
@@ -29,111 +34,162 @@ ALIGNMENT = 64
 
 
 class NativeStretch:
-    """Some neighbouring steps, compiled: `stretch(states, *given)` returns the values `made`.
+    """Some neighbouring steps, compiled: `stretch(size, states, *given)` returns the values `made`.
 
-    plain: the same from Python, for values that are not what the program declares. calls: how many
-    of compiled code. arena: its bytes. held: those of the values that lie in it.
+    places: the sizes for which the recorders have recorded, from the least to the largest; what is
+    run is what they would have recorded for `size`. plain: the same from Python, for values that
+    are not what the program declares, from the first of its steps on or from a later one:
+    `plain(first)(states, *values)`, of those that `needed` names. calls: how many of compiled code.
+    arena: its bytes. held: those of the values in it.
     """
 
-    plain: Callable[..., tuple]
+    plain: Callable[[int], Callable[..., tuple]]
 
-    def __init__(self, recorder: Recorder, made: list[str]):
-        self.steps, self.made, calls = recorder.steps, made, recorder.calls
-        self._failures, self._kept = recorder.plan.failures, recorder.kept
-        results = [recorder.values[name] for name in made]
-        owners = [recorder.region(value) for value in results]
-        read = {b for call in calls for b, _ in call.arguments} | {*owners}
+    def __init__(self, places: Sequence[int], recorders: list[Recorder], made: list[str]):
+        change_in_place(recorders, made)
+        last = recorders[-1]
+        self.steps, self.made, self._kept = last.steps, made, [r.kept for r in recorders]
+        self._number(last)
+        offsets, self.arena = _arranged(last.calls, self._bases)
+        self.calls, self.held = len(last.calls), sum(last.at[i].bytes for i in offsets)
+        self._places: dict[int, int] = {}  # in the table -> of the step
+        drafts = [self._draft(recorder, offsets) for recorder in (recorders[0], last)]
+        self._words = Line(places, [words for words, *_ in drafts])
+        self._shapes = Line(places, [shapes for _, shapes, _, _ in drafts])
+        self._values = Line(places, [values for *_, values, _ in drafts])
+        self._contents = Line(places, [contents for *_, contents in drafts])
+        self._constants = {n: x for n, x in last.values.items() if last.region(x) is None}
+        self._names = [*last.values]
+        chosen = [[values[self._names.index(n)] for n in made] for *_, values, _ in drafts]
+        self._results = Line(places, chosen)
+
+    def _number(self, recorder: Recorder) -> None:
+        """Say which regions are given in each call, or made for what is read after it."""
+        owners = [recorder.region(recorder.values[name]) for name in self.made]
+        read = {b for call in recorder.calls for b, _ in call.arguments} | {*owners}
         taken = [v for s in self.steps for a in s.arguments for v in a.values]
         named = {v.name for v in taken if isinstance(v, Name)}  # in Python, also for no call
-        read |= {b for b in recorder.regions.values() if b.name in named and not b.is_state}
+        read |= {b for b in recorder.regions.values() if b.name in named or b.is_state}
         given = [b for b in recorder.regions.values() if b.name and b in read]
         given.sort(key=lambda region: region.is_state)
-        new = [*dict.fromkeys(b for b in owners if b and not b.name)]
+        known = [b for b in recorder.regions.values() if b.is_known and b in read]
+        new = [*dict.fromkeys(b for b in owners if b and not b.name and not b.is_known)]
         self.given = [b.name for b in given if not b.is_state]
         self.states = [b.name for b in given if b.is_state]
-        self._given = [(b.tensor.dtype, b.tensor.shape) for b in given]
-        self._new = [(b.tensor.dtype, b.tensor.shape) for b in new]
-        counts = [*dict.fromkeys(b for b in read if isinstance(b, Written))]
-        self._updated, self._written = recorder.updated, counts
-        number = {b: 2 + i for i, b in enumerate((*given, *new, *counts))}
-        self._results = [
-            x if b is None else _View(number[b] - 2, x.shape, x.stride(), int(x.storage_offset()))
-            for x, b in zip(results, owners, strict=True)
-        ]
-        self._bases = ctypes.c_int64 * (2 + len(number))
-        self._lay_out(calls, number)
+        self._ordered = [[b.index for b in some] for some in (given, known, new)]
+        self._bases = {b.index: 2 + i for i, b in enumerate((*given, *known, *new))}
+        self._updated = recorder.updated
+        self._written = sorted({b.state for b in read if isinstance(b, Written)})
 
-    def _lay_out(self, calls: list[KernelCall], number: dict[Region | Written, int]) -> None:
-        """Make the table. number: of each base but the arena."""
-        offsets, self.arena = _arranged(calls, number)
-        self.calls, self.held = len(calls), sum(region.bytes for region in offsets)
-        self._places: dict[int, Step] = {}  # in the table
-        words: list[int] = []
-        for call in calls:
-            self._places[len(words)] = call.step
+    def _draft(self, recorder: Recorder, offsets: dict[int, int]) -> tuple:
+        """What the recorder has recorded, as numbers: the table with all that it points at; the
+        dtypes and shapes of what is given, known, and made; each value as a view; and the whole
+        numbers that are known."""
+        words, tail = list[int](), list[int]()
+        beside = sum(2 + 2 * len(call.arguments) for call in recorder.calls)
+        order, places = {id(step): i for i, step in enumerate(self.steps)}, self._bases
+        for call in recorder.calls:
+            self._places[len(words)] = order[id(call.step)]
             words += [call.entry, len(call.arguments)]
             for b, offset in call.arguments:
-                base = 0 if b is None else number.get(b, 1)
-                words += [base, offset if b is None else offset + offsets.get(b, 0)]
-        self._table = (ctypes.c_int64 * len(words))(*words)
+                if isinstance(b, tuple):
+                    words += [2 + len(places), 8 * (beside + len(tail))]
+                    tail += b
+                elif isinstance(b, Written):
+                    words += [3 + len(places) + self._written.index(b.state), 0]
+                elif b is None:
+                    words += [0, offset]
+                else:
+                    words += [places.get(b.index, 1), offset + offsets.get(b.index, 0)]
+        self._length = len(words)
+        regions = [[recorder.at[i] for i in some] for some in self._ordered]
+        shapes = [[(b.tensor.dtype, b.tensor.shape) for b in some] for some in regions]
+        values = [
+            None if b is None else _view(x, at, places.get(b.index, 1), offsets.get(b.index, 0))
+            for x in recorder.values.values()
+            for b, at in [recorder.origin(x)]
+        ]
+        return words + tail, shapes, values, [b.tensor.tolist() for b in regions[1]]
 
-    def __call__(self, states: States, *given: Tensor) -> tuple:
+    def needed(self, first: int) -> list[str]:
+        """The values that steps from this one on read, or that are made before it."""
+        if not first:
+            return self.given
+        inside = {name for step in self.steps[first:] for name in step.results}
+        taken = [v for s in self.steps[first:] for a in s.arguments for v in a.values]
+        read = [v.name for v in taken if isinstance(v, Name)]
+        return [n for n in dict.fromkeys([*read, *self.made]) if n not in inside]
+
+    def __call__(self, size: int, states: States, *given: Tensor) -> tuple:
         held = [states[name] for name in self.states]
-        tensors = [*given, *held]
-        for x, (dtype, shape) in zip(tensors, self._given, strict=True):
+        tensors, (fits, known, new) = [*given, *held], self._shapes.at(size)
+        for x, (dtype, shape) in zip(tensors, fits, strict=True):
             if x.dtype != dtype or x.shape != shape:
-                return self.plain(states, *given)
+                return self.plain(0)(states, *given)
         if not all(x.is_contiguous() for x in held):
-            return self.plain(states, *given)
+            return self.plain(0)(states, *given)
         tensors[: len(given)] = [x.contiguous() for x in given]
-        tensors += [torch.empty(shape, dtype=dtype) for dtype, shape in self._new]
-        arena = torch.empty(self.arena, dtype=torch.uint8)
-        numbers = [x.data_ptr() for x in tensors] + [w.of(states) for w in self._written]
-        bases = self._bases(0, arena.data_ptr(), *numbers)
+        if known:
+            contents = zip(self._contents.at(size), known, strict=True)
+            tensors += [torch.tensor(n, dtype=dtype).view(shape) for n, (dtype, shape) in contents]
+        tensors += [torch.empty(shape, dtype=dtype) for dtype, shape in new]
+        arena, words = torch.empty(self.arena, dtype=torch.uint8), self._words.numbers(size)
+        bases = [0, arena.data_ptr(), *[x.data_ptr() for x in tensors], words.ctypes.data]
+        bases += [states.address(name) for name in self._written]
+        array = (ctypes.c_int64 * len(bases))(*bases)
         for name in self._updated:
-            states.written.pop(name, None)
-        failed = native.run_steps(self._table, len(self._table), bases, threads())
+            states.forget(name)
+        failed = native.run_steps(words.ctypes.data, self._length, array, threads())
+        memory = [arena, *tensors]
         if failed >= 0:
-            with self._failures.preparing(self._places[failed].operation):
-                raise MemoryError("no memory for what a compiled op sums up")
-        return tuple(r.of(tensors) if isinstance(r, _View) else r for r in self._results)
+            first = self._places[failed]
+            views = dict(zip(self._names, self._values.at(size), strict=True))
+            needed = self.needed(first)
+            found = self._read(needed, [views[name] for name in needed], memory)
+            return self.plain(first)(states, *found)
+        return tuple(self._read(self.made, self._results.at(size), memory))
+
+    def _read(self, names: list[str], views: Sequence, memory: list[Tensor]) -> list[Tensor]:
+        """These values. memory: the arena, and what the bases from 2 on are."""
+        pairs = zip(names, views, strict=True)
+        return [self._constants[n] if v is None else _read(v, memory) for n, v in pairs]
 
 
-@dataclass(frozen=True)
-class _View:
-    """A result that is a view of a tensor, or all of it."""
-
-    index: int
-    shape: torch.Size
-    strides: tuple[int, ...]
-    offset: int
-
-    def of(self, tensors: list[Tensor]) -> Tensor:
-        whole = tensors[self.index]
-        return whole.as_strided(self.shape, self.strides, whole.storage_offset() + self.offset)
+def _view(x: Tensor, at: int, base: int, start: int) -> tuple:
+    """Where a value is: `at` bytes from the begin of a base, of which the arena has it from `start`
+    on."""
+    size = x.untyped_storage().nbytes()
+    return base, start, size, x.dtype, x.shape, x.stride(), at // x.itemsize
 
 
-def _arranged(
-    calls: list[KernelCall], elsewhere: Collection[Region | Written]
-) -> tuple[dict[Region, int], int]:
-    """Where in the arena each region lies that is nowhere else, and the arena's bytes.
+def _read(view: tuple, memory: list[Tensor]) -> Tensor:
+    base, start, size, dtype, shape, strides, offset = view
+    whole = memory[base - 1]
+    if base == 1:
+        whole = whole[start : start + size].view(dtype)
+    return whole.as_strided(shape, strides, whole.storage_offset() + offset)
+
+
+def _arranged(calls: list[KernelCall], elsewhere: Collection[int]) -> tuple[dict[int, int], int]:
+    """Where in the arena each region lies that is nowhere else, by its index; the arena's bytes.
 
     A region is in use from the first call that names it to the last.
     """
-    last = {b: i for i, call in enumerate(calls) for b, _ in call.arguments if b is not None}
-    offsets: dict[Region, int] = {}
+    named = [[b for b, _ in call.arguments if isinstance(b, Region)] for call in calls]
+    last = {b: i for i, regions in enumerate(named) for b in regions}
+    offsets: dict[int, int] = {}
     live: list[tuple[int, int, Region]] = []  # begin, end
     size = 0
-    for i, call in enumerate(calls):
-        for b, _ in call.arguments:
-            if b is None or b in elsewhere or b in offsets:
+    for i, regions in enumerate(named):
+        for b in regions:
+            if b.index in elsewhere or b.index in offsets:
                 continue
             begin = 0
             for start, end, _ in live:
                 if begin + b.bytes <= start:
                     break
                 begin = max(begin, end)
-            offsets[b] = begin
+            offsets[b.index] = begin
             end = -(-(begin + b.bytes) // ALIGNMENT) * ALIGNMENT
             insort(live, (begin, end, b), key=lambda part: part[0])
             size = max(size, end)
@@ -141,27 +197,57 @@ def _arranged(
     return offsets, size
 
 
-def divided(plan: ExecutionPlan) -> tuple[list[Step | NativeStretch], dict[int, str]]:
+#: The shapes of values that a program leaves open, for some sizes: places on a line.
+Shapes = Mapping[int, Mapping[str, tuple[int, ...]]]
+
+
+def divided(
+    plan: ExecutionPlan, shapes: Shapes | None = None
+) -> tuple[list[Step | NativeStretch], dict[int, str]]:
     """The steps of a plan in order, those that can in stretches; and by the id of each other step
-    why it is in none."""
+    why it is in none.
+
+    shapes: of the inputs, at three places in order or at one.
+    """
     steps, why = plan.main.steps, dict[int, str]()
+    shapes = shapes or {0: {}}
     parts: list[Step | NativeStretch] = []
     last = {name: i for i, step in enumerate(steps) for name in uses(step.operation)}
     last |= dict.fromkeys(plan.function.block.outputs, len(steps))
-    recorder = Recorder(plan)
+    known = [dict(found) for found in shapes.values()]
+    recorders = [Recorder(plan, found) for found in known]
     for i, step in enumerate([*steps, None]):
         try:
             if step is not None:
-                recorder.add(step)
+                _add(step, [*shapes], recorders)
                 continue
         except NotNative as error:
             why[id(step)] = str(error)
-        if min(len(recorder.calls), len(recorder.steps)) < SHORTEST:
-            parts += recorder.steps
-            why |= dict.fromkeys(map(id, recorder.steps), "alone, it takes less time from Python")
+        done = recorders[0].steps
+        if min(len(recorders[0].calls), len(done)) < SHORTEST:
+            parts += done
+            why |= dict.fromkeys(map(id, done), "alone, it takes less time from Python")
         else:
-            names = [name for made in recorder.steps for name in made.results]
-            parts.append(NativeStretch(recorder, [n for n in names if last.get(n, -1) >= i]))
+            names = [name for made in done for name in made.results]
+            made = [n for n in names if last.get(n, -1) >= i]
+            parts.append(NativeStretch([*shapes], recorders, made))
         parts += [step] if step else []
-        recorder = Recorder(plan)
+        for found, recorder in zip(known, recorders, strict=True):
+            found |= {name: x.shape for name, x in recorder.values.items()}
+        recorders = [Recorder(plan, found) for found in known]
     return parts, why
+
+
+def _add(step: Step, places: list[int], recorders: list[Recorder]) -> None:
+    """Record a step for all sizes; raises NotNative, and forgets it, if that is impossible."""
+    done: list[Recorder] = []
+    try:
+        for recorder in recorders:
+            recorder.add(step)
+            done.append(recorder)
+        if len(places) > 1 and not is_straight(places, [r.described() for r in recorders]):
+            raise NotNative("it does not follow sizes in proportion")
+    except NotNative:
+        for recorder in done:
+            recorder.forget()
+        raise

@@ -1,4 +1,4 @@
-"""Rotary embedding as one kernel: x cos + [-b, a] sin for x = [a, b] along axis -1 or -2.
+"""Rotary embedding as one kernel: x cos + [-b, a] sin for x = [a, b] along one axis.
 
 The halves are split or sliced; b is negated by an op, or by the table of sines. The kernel rounds
 where the ops round.
@@ -36,8 +36,8 @@ def prepare(match: Match) -> tuple[list, Callable]:
     if {type_.dtype for type_ in types} != {made.dtype} or made.dtype not in ("fp16", "fp32"):
         raise Unfit("its operands differ in dtype, or are no floats")
     rank, axis = len(types[0].shape), match.get("turned", "axis")
-    if rank < 2 or axis not in (-1, -2, rank - 1, rank - 2):
-        raise Unfit("it is turned along another axis than the last two")
+    if rank < 2 or not isinstance(axis, int) or not -rank <= axis < rank:
+        raise Unfit("it is turned along no axis that is known")
     axis = axis - rank if axis >= 0 else axis
     shape = tuple(n or OPEN for n in types[0].shape)
     if types[0].shape[axis] is None or shape[axis] % 2 or not _are_halves(match, shape, axis):
@@ -68,9 +68,9 @@ def _looking(
     rank = len(match.graph.types[operands[0]].shape)
 
     def call(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        table = x.shape[-2:]
+        table = x.shape[min(axis, -2) :]
         fits = x.dim() == rank >= cos.dim() and x.shape[axis] == size and x.numel() > 0
-        fits = fits and cos.shape == sin.shape and cos.shape[-2:] == table
+        fits = fits and cos.shape == sin.shape and cos.shape[-len(table) :] == table
         fits = fits and cos.numel() == table.numel()
         if not fits or {x.dtype, cos.dtype, sin.dtype} != {dtype}:
             return plain(x, cos, sin)

@@ -18,12 +18,23 @@ from mlprogram.kernels.native.threads import threads
 import torch
 from torch import Tensor
 
-__all__ = ["KINDS", "Weight", "available", "instruction_set", "kernel", "status"]
+__all__ = ["KINDS", "TYPES", "Weight", "available", "instruction_set", "kernel", "status"]
 
 EXPANDED = 1 << 18  # weights in float32 at a time, for torch to multiply with
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.int8: 2, torch.uint8: 3}
 
+
+#: The dtypes of `walk.h`, and what it calls them.
+TYPES = {
+    dtype: number
+    for number, dtype in enumerate(
+        (
+            torch.float32, torch.float16, torch.bool, torch.int8, torch.uint8, torch.int16,
+            torch.uint16, torch.int32, torch.int64,
+        )
+    )
+}  # fmt: skip
 
 _P, _N, _FLAG, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 SIGNATURES = {
@@ -32,10 +43,12 @@ SIGNATURES = {
     "expand": (_P, _P, _N, _N),
     "expand_activations": (_P, _P, _P, _N),
     "batch_matmul": (_P, _P, _P, _N, _N, _N, _N, _FLAG, _FLAG),
-    "softmax": (_P, _P, _N, _N, _FLAG),
+    "softmax": (_P, _P, _N, _N, _N, _FLAG),
     "layer_norm": (_P, _P, _P, _P, _N, _N, _N, _REAL, _FLAG),
     "rms_norm": (_P, _P, _P, _N, _N, _N, _REAL, _REAL, _FLAG, _FLAG, _FLAG),
     "rotary": (_P, _P, _P, _P, _N, _N, _N, _FLAG, _FLAG, _FLAG),
+    "activation": (_P, _P, _N, _FLAG, _FLAG, _FLAG),
+    "gather": (_P, _P, _P, _N, _N, _N, _N, _FLAG, _FLAG),
     "gated": (_P, _P, _P, _N, _FLAG, _FLAG),
     "attention": (_P, _P, _P, _P, _P, _P, _FLAG),
 }
@@ -106,6 +119,14 @@ def pays(stored: torch.dtype, dtype: torch.dtype) -> bool:
     return not (plain and (stored, dtype) == (torch.float16, torch.float32))
 
 
+class Numbers:
+    """A struct of eight bytes a field or pair of fields, of which a kernel is given the address."""
+
+    def __init__(self, struct: ctypes.Structure):
+        self._as_parameter_ = ctypes.byref(struct)
+        self.words = (*memoryview(bytes(struct)).cast("q"),)
+
+
 class _Recording(threading.local):
     """to: what takes the calls of kernels in this thread, instead of the kernels; see
     `run/record.py`."""
@@ -117,7 +138,8 @@ recording = _Recording()
 
 
 def kernel(name: str) -> Callable:
-    """A compiled function by its name in C, which raises MemoryError if it runs out of memory."""
+    """A compiled function by its name in C, which raises MemoryError if it runs out of memory, and
+    returns 0, or 1 for what it leaves to torch."""
     function = getattr(_library()[0], name)
 
     def call(*arguments) -> int:
@@ -138,9 +160,10 @@ def run_steps(*arguments) -> int:
     return _library()[0].run_steps(*arguments)  # type: ignore[union-attr]
 
 
-def _check(failed: int, *_) -> None:
-    if failed:
+def _check(failed: int, *_) -> int:
+    if failed < 0:
         raise MemoryError("no memory for what a compiled op sums up")
+    return failed
 
 
 @cache

@@ -28,6 +28,8 @@ __all__ = ["load"]
 SOURCES = sorted(Path(__file__).with_name("c").glob("*.[ch]"))
 FLAGS = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-pthread")
 
+LIBRARIES = ("-lm",)  # which a linker wants after the files that use them
+
 #: Compiler flags for the machine's own processor, tried in order; the last one is for any
 #: processor. A command that names a processor itself is not changed: CC="gcc -march=x86-64-v3".
 TARGETS = (("-march=native",), ("-mcpu=native",), ())
@@ -87,7 +89,7 @@ class _Build:
         # The macros name the instructions that may be used, so another processor gets another key.
         macros = [*self.command, *self.target[:1], "-dM", "-E", "-x", "c", os.devnull]
         known = subprocess.run(macros, check=True, capture_output=True, timeout=60).stdout
-        made_of = [source, known, repr((self.command, FLAGS, self.target)).encode()]
+        made_of = [source, known, repr((self.command, FLAGS, LIBRARIES, self.target)).encode()]
         return hashlib.sha256(b"\0".join(made_of)).hexdigest()[:16]
 
     def make(self, folder: Path) -> Path:
@@ -95,7 +97,8 @@ class _Build:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / "kernels.so"
             files = [str(file) for file in SOURCES if file.suffix == ".c"]
-            build = [*self.command, *FLAGS, "-shared", *self.target, "-o", str(made), *files]
+            build = [*self.command, *FLAGS, "-shared", *self.target, "-o", str(made)]
+            build += [*files, *LIBRARIES]
             subprocess.run(build, check=True, capture_output=True, text=True, timeout=120)
             made.chmod(0o700)
             with made.open("rb") as file:

@@ -10,18 +10,21 @@ import ctypes
 from enum import IntEnum
 from math import prod
 
-from mlprogram.kernels.native import kernel
+from mlprogram.kernels.native import TYPES, Numbers, kernel
 from mlprogram.kernels.native.threads import threads
 import torch
 from torch import Tensor
 
 __all__ = [
-    "Attention",
+    "Activation",
     "Rounding",
+    "activation",
     "attention",
     "batch_matmul",
+    "einsum",
     "fixed",
     "gated",
+    "gather",
     "layer_norm",
     "rms_norm",
     "rotary",
@@ -35,7 +38,13 @@ class Rounding(IntEnum):
     AS_ONE, AS_OPS, SPELLED_OUT = range(3)
 
 
-class Attention(ctypes.Structure):
+class Activation(IntEnum):
+    """Functions of one value: `SIGMOID`, .. of small.c."""
+
+    SIGMOID, SILU, GELU_TANH, GELU_SIGMOID, GELU, TANH, EXP, COS, SIN = range(9)
+
+
+class _Attention(ctypes.Structure):
     """`Attention` of attention.c."""
 
     _fields_ = (
@@ -50,8 +59,15 @@ class Attention(ctypes.Structure):
     )
 
 
-def fixed(plain: Callable | None, run: Callable, dtype: torch.dtype, *shapes: tuple) -> Callable:
-    """`run` for contiguous operands of these shapes and this dtype, `plain` for any others.
+def fixed(
+    plain: Callable | None,
+    run: Callable,
+    dtype: torch.dtype,
+    *shapes: tuple,
+    contiguous: bool = True,
+) -> Callable:
+    """`run` for operands of these shapes and this dtype, which are made contiguous unless said
+    otherwise; `plain` for any others.
 
     A size that is None may be any but 0. Without a plain form others raise ValueError: compiled
     code reads as far as the shapes say.
@@ -64,7 +80,7 @@ def fixed(plain: Callable | None, run: Callable, dtype: torch.dtype, *shapes: tu
                 if plain is None:
                     raise ValueError(f"{x.dtype} {[*x.shape]} where the program says {[*shape]}")
                 return plain(*operands)
-        return run(*[x.contiguous() for x in operands])
+        return run(*[x.contiguous() for x in operands] if contiguous else operands)
 
     return call
 
@@ -74,14 +90,14 @@ def _fits(x: Tensor, shape: tuple[int | None, ...]) -> bool:
     return x.dim() == len(shape) and all(n == m or (m is None and n) for n, m in sizes)
 
 
-def softmax(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """softmax over the last axis."""
+def softmax(shape: tuple[int, ...], dtype: torch.dtype, axis: int) -> Callable[[Tensor], Tensor]:
+    """softmax over an axis, counted from the first."""
     function, half = kernel("softmax"), dtype == torch.float16
-    rows, size = prod(shape[:-1]), shape[-1]
+    sizes = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
 
     def run(x: Tensor) -> Tensor:
         y = torch.empty(shape, dtype=dtype)
-        function(x.data_ptr(), y.data_ptr(), rows, size, half)
+        function(x.data_ptr(), y.data_ptr(), *sizes, half)
         return y
 
     return run
@@ -140,6 +156,37 @@ def rms_norm(
     return run
 
 
+def activation(how: Activation) -> Callable[[Tensor], Tensor]:
+    """A function of each value of a contiguous tensor."""
+    function = kernel("activation")
+
+    def run(x: Tensor) -> Tensor:
+        y, half = torch.empty(x.shape, dtype=x.dtype), x.dtype == torch.float16
+        function(x.data_ptr(), y.data_ptr(), x.numel(), how, half, threads())
+        return y
+
+    return run
+
+
+def gather(axis: int, wraps: bool) -> Callable[[Tensor, Tensor], Tensor | None]:
+    """Slices of x along an axis, by contiguous indices of any shape; None if some lie outside.
+
+    wraps: negative ones count from the end.
+    """
+    function = kernel("gather")
+
+    def run(x: Tensor, indices: Tensor) -> Tensor | None:
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        y = torch.empty((*before, *indices.shape, *after), dtype=x.dtype)
+        outside = function(
+            x.data_ptr(), indices.data_ptr(), y.data_ptr(), prod(before), x.shape[axis],
+            prod(after) * x.itemsize, indices.numel(), TYPES[indices.dtype], wraps,
+        )  # fmt: skip
+        return None if outside else y
+
+    return run
+
+
 def gated(dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
     """silu(gate) * x, of gate and x of one shape."""
     function, half = kernel("gated"), dtype == torch.float16
@@ -155,15 +202,15 @@ def gated(dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
 def rotary(
     axis: int, negated: bool, dtype: torch.dtype
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """x cos + [b, a] sin, of x whose halves along `axis`, -1 or -2, are a and b; or [-b, a].
+    """x cos + [b, a] sin, of x whose halves along `axis`, below 0, are a and b; or [-b, a].
 
-    The tables have the shape of x's last axes.
+    The tables have the shape of x's last axes, from that one on or more.
     """
     function, half = kernel("rotary"), dtype == torch.float16
 
     def run(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         y = torch.empty(x.shape, dtype=dtype)
-        length = x.shape[-1] // 2 if axis == -1 else x.shape[-2] // 2 * x.shape[-1]
+        length = prod(x.shape[axis:]) // 2
         function(
             x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr(), x.numel(), cos.numel(),
             length, negated, half, threads(),
@@ -188,16 +235,16 @@ def attention(
     """
     function, half = kernel("attention"), dtype == torch.float16
     counts = (ctypes.c_int64 * 2)(*slots)
-    record = Attention(*shape, counts, mask_rows, half, rounding, scale)
-    address, parts = ctypes.addressof(record), len(slots)
+    record = _Attention(*shape, counts, mask_rows, half, rounding, scale)
+    numbers, parts = Numbers(record), len(slots)
     Pointers = ctypes.c_void_p * 2
 
-    def run(q: Tensor, mask: Tensor | None, *cache: Tensor, record=record) -> Tensor:
+    def run(q: Tensor, mask: Tensor | None, *cache: Tensor) -> Tensor:
         out = torch.empty(shape, dtype=dtype)
         keys = Pointers(*[x.data_ptr() for x in cache[:parts]])
         values = Pointers(*[x.data_ptr() for x in cache[parts:]])
         of_mask = None if mask is None else mask.data_ptr()
-        function(address, q.data_ptr(), keys, values, of_mask, out.data_ptr(), threads())
+        function(numbers, q.data_ptr(), keys, values, of_mask, out.data_ptr(), threads())
         return out
 
     return run
@@ -219,5 +266,26 @@ def batch_matmul(
             half,
         )  # fmt: skip
         return out
+
+    return run
+
+
+def einsum(
+    x_shape: tuple[int, ...], y_shape: tuple[int, ...], turned: bool, dtype: torch.dtype
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """x (*B, C, H, W) times y (*B, W, H, U) -> (*B, C, H, U), the axes B and H being batch.
+
+    turned: x is read with C as its innermost axis.
+    """
+    *batch, rows, heads, depth = x_shape
+    columns = y_shape[-1]
+    right = (*batch, heads, depth, rows) if turned else (*batch, heads, rows, depth)
+    product = batch_matmul((*batch, heads, columns, depth), right, not turned, dtype)
+    order = (*range(len(batch)), -2, *((-1, -3) if turned else (-3, -1)))
+
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        left = y.permute(*range(len(batch)), -2, -1, -3).contiguous()
+        out = product(left, x.permute(order).contiguous())  # (*B, H, U, C)
+        return out.permute(*range(len(batch)), -1, -3, -2).contiguous()
 
     return run

@@ -349,6 +349,7 @@ int attention_of(const Attention *a, const void *q, const void *const *keys,
     int64_t *open = malloc((a->slots[0] + a->slots[1]) * sizeof(int64_t));
     if (!open) return -1;
     Job j = {.shape = a, .q = q, .mask = mask, .keys = keys, .values = values, .out = out};
+    written = MIN(written, a->slots[0]);
     int failed = attend(&j, find_slots(a, mask, keys, values, written, open, threads), threads);
     if (failed > 0) failed = attend(&j, all_slots(a, open), threads);
     free(open);

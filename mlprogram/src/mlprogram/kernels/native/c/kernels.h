@@ -12,13 +12,16 @@ int matvec(const struct Matrix *matrix, const void *x, void *y, int32_t threads)
 int matmat(const struct Matrix *matrix, const void *x, void *y, int64_t tokens, int32_t threads);
 int batch_matmul(const void *x, const void *y, void *out, int64_t batch, int64_t M, int64_t N,
                  int64_t K, int32_t transposed, int32_t is_half);
-int softmax(const void *x, void *y, int64_t rows, int64_t n, int32_t is_half);
+int softmax(const void *x, void *y, int64_t outer, int64_t n, int64_t inner, int32_t is_half);
 int layer_norm(const void *x, void *y, const float *gamma, const float *beta, int64_t outer,
                int64_t n, int64_t inner, float epsilon, int32_t is_half);
 int rms_norm(const void *x, void *y, const float *weight, int64_t outer, int64_t n, int64_t inner,
              float added, float epsilon, int32_t is_half, int32_t rounding, int32_t threads);
 int rotary(const void *x, const void *cos, const void *sin, void *y, int64_t n, int64_t block,
            int64_t run, int32_t negated, int32_t is_half, int32_t threads);
+int activation(const void *x, void *y, int64_t n, int32_t how, int32_t is_half, int32_t threads);
+int gather(const void *x, const void *indices, void *y, int64_t outer, int64_t size, int64_t inner,
+           int64_t count, int32_t type, int32_t wraps);
 int gated(const void *gate, const void *x, void *y, int64_t n, int32_t is_half, int32_t threads);
 int attention(const struct Attention *shape, const void *q, const void *const *keys,
               const void *const *values, const void *mask, void *out, int32_t threads);

@@ -9,16 +9,16 @@
  * two values: `copy` and `elementwise`, over axes whose steps are bytes.
  */
 #include "kernels.h"
-#include "lanes.h"
 #include "pool.h"
+#include "walk.h"
 
 #define MOST 16   /* arguments of a step */
-#define SOME 8192 /* values that a thread takes at a time */
-#define BLOCK 64  /* values that are computed at a time */
+#define SLICED 16 /* axes of what a slice is taken of */
 
 typedef int (*Entry)(const int64_t *a, int32_t threads);
 
-/* Returns -1, or the place in the table of the step that found no memory. */
+/* Returns -1, or the place in the table of the step that failed: it found no memory, or is given
+ * what it leaves to Python. What follows is not run. */
 int64_t run_steps(const int64_t *table, int64_t words, const int64_t *bases, int32_t threads)
 {
     int64_t a[MOST];
@@ -58,7 +58,7 @@ int run_batch_matmul(const int64_t *a, int32_t threads)
 int run_softmax(const int64_t *a, int32_t threads)
 {
     (void)threads;
-    return softmax(P(0), P(1), a[2], a[3], a[4]);
+    return softmax(P(0), P(1), a[2], a[3], a[4], a[5]);
 }
 
 int run_layer_norm(const int64_t *a, int32_t threads)
@@ -78,64 +78,33 @@ int run_rotary(const int64_t *a, int32_t threads)
     return rotary(P(0), P(1), P(2), P(3), a[4], a[5], a[6], a[7], a[8], threads);
 }
 
+int run_gather(const int64_t *a, int32_t threads)
+{
+    (void)threads;
+    return gather(P(0), P(1), P(2), a[3], a[4], a[5], a[6], a[7], a[8]);
+}
+
+int run_activation(const int64_t *a, int32_t threads)
+{
+    return activation(P(0), P(1), a[2], a[3], a[4], threads);
+}
+
 int run_gated(const int64_t *a, int32_t threads)
 {
     return gated(P(0), P(1), P(2), a[3], a[4], threads);
 }
 
-/* Keys and values are two addresses each; the slots that were written come last. */
+/* Keys and values are two addresses each. Last come those of how many slots of the first keys and
+ * values were written, or NULL. */
 int run_attention(const int64_t *a, int32_t threads)
 {
     const void *keys[] = {P(2), P(3)}, *values[] = {P(4), P(5)};
-    return attention_of(P(0), P(1), keys, values, P(6), P(7), a[9], threads);
+    const int64_t *written[] = {P(9), P(10)};
+    int64_t slots = written[0] ? MAX(*written[0], *written[1]) : INT64_MAX;
+    return attention_of(P(0), P(1), keys, values, P(6), P(7), slots, threads);
 }
 
 /* --- copy -------------------------------------------------------------------------------------- */
-
-/* An array to be filled: its axes, of which the last is the innermost. */
-typedef struct {
-    int64_t axes, size;    /* bytes of an element: 1, 2 or 4 */
-    int64_t how, is_half;  /* of `elementwise`: what it does, and whether it reads half precision */
-    const int64_t *sizes, *steps, *from[2]; /* for each axis; steps of the result, and of operands */
-} Walk;
-
-static Walk walk(const int64_t *p)
-{
-    int64_t n = p[0];
-    return (Walk){n, p[1], p[2], p[3], p + 4, p + 4 + n, {p + 4 + 2 * n, p + 4 + 3 * n}};
-}
-
-static int64_t inner_values(const Walk *w)
-{
-    int64_t n = 1;
-    for (int64_t i = 1; i < w->axes; i++) n *= w->sizes[i];
-    return n;
-}
-
-typedef struct {
-    Walk walk;
-    char *to;
-    const char *x, *y;
-} Filling;
-
-typedef uint16_t bits16 __attribute__((may_alias));
-typedef uint32_t bits32 __attribute__((may_alias));
-
-#define COPY(type)                                                                               \
-    for (int64_t i = 0; i < n; i++) *(type *)(to + i * step) = *(const type *)(from + i * other)
-
-static void copy_row(char *to, const char *from, int64_t n, int64_t step, int64_t other,
-                     int64_t size)
-{
-    if (step == size && other == size)
-        memcpy(to, from, n * size);
-    else if (size == 1)
-        COPY(char);
-    else if (size == 2)
-        COPY(bits16);
-    else
-        COPY(bits32);
-}
 
 static void copy_axis(const Walk *w, int64_t axis, int64_t n, char *to, const char *from)
 {
@@ -158,8 +127,56 @@ static void some_copied(void *context, int64_t from, int64_t to)
 /* to, x, and the axes of `walk`. */
 int run_copy(const int64_t *a, int32_t threads)
 {
-    Filling f = {walk(P(2)), P(0), P(1), NULL};
+    Filling f = {walk(P(2)), P(0), P(1), NULL, NULL};
     share(some_copied, &f, f.walk.sizes[0], SOME / inner_values(&f.walk) + 1, threads);
+    return 0;
+}
+
+/* --- slices at positions that are known at run time -------------------------------------------- */
+
+/* Where a slice begins in an axis of `size` values, as Python has it: begin:end:step. */
+static int64_t bounded(int64_t place, int64_t size)
+{
+    place += place < 0 ? size : 0;
+    return place < 0 ? 0 : MIN(place, size);
+}
+
+enum { FROM_START = 1, TO_END = 2, ONE = 4 }; /* of an axis: MIL's three masks */
+
+/* whole, part, begin, end (int32, one for each axis of `whole`), and: axes; bytes of an element;
+ * whether the part is read, or written; then for each axis its size and step in bytes in `whole`, the
+ * slice's step, its masks, and its size and step in bytes in `part`; and NULL, or where to raise the
+ * number of slots, the last axis but one, that were written. Fails where the slice has another shape
+ * than that. */
+int run_slice(const int64_t *a, int32_t threads)
+{
+    const int64_t *p = P(4), *axis = p + 3, axes = p[0];
+    const int32_t *begin = P(2), *end = P(3);
+    char *whole = P(0), *part = P(1);
+    int64_t numbers[5 + 3 * SLICED] = {MAX(axes, 1), p[1]}, *size = numbers + 5, *written = P(5);
+    int64_t reach = 0;
+    (void)threads;
+    size[0] = 1;
+    for (int64_t i = 0; i < axes; i++, axis += 6) {
+        int64_t first = axis[3] & FROM_START ? 0 : begin[i], step = axis[2], count = 1;
+        if (axis[3] & ONE) {
+            first += first < 0 ? axis[0] : 0;
+            if (first < 0 || first >= axis[0]) return 1;
+        } else {
+            int64_t last = axis[3] & TO_END ? axis[0] : bounded(end[i], axis[0]);
+            first = bounded(first, axis[0]);
+            count = last > first ? (last - first + step - 1) / step : 0;
+        }
+        if (count != axis[4]) return 1;
+        if (i == axes - 2) reach = first + (count - 1) * step + 1;
+        whole += first * axis[1];
+        size[i] = count;
+        size[(p[2] ? 2 : 1) * axes + i] = axis[1] * step;
+        size[(p[2] ? 1 : 2) * axes + i] = axis[5];
+    }
+    Walk w = walk(numbers);
+    copy_axis(&w, 0, size[0], p[2] ? part : whole, p[2] ? whole : part);
+    if (written) *written = MAX(*written, reach);
     return 0;
 }
 
@@ -199,9 +216,9 @@ static void join_axis(const Walk *w, int64_t axis, int64_t n, char *to, const ch
     float left[BLOCK], right[BLOCK];
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t some = MIN(BLOCK, n - i);
-        fetch(x + i * of_x, of_x, some, w->is_half, left);
+        fetch(x + i * of_x, of_x, some, w->type == HALF, left);
         if (w->how != CONVERT) {
-            fetch(y + i * of_y, of_y, some, w->is_half, right);
+            fetch(y + i * of_y, of_y, some, w->type == HALF, right);
             join(w->how, left, right);
         }
         narrow(left, some, to + i * step, w->size == 2);
@@ -220,7 +237,7 @@ static void some_joined(void *context, int64_t from, int64_t to)
  * precision and rounded once, which for these operations is what half precision asks for. */
 int run_elementwise(const int64_t *a, int32_t threads)
 {
-    Filling f = {walk(P(3)), P(0), P(1), P(2)};
+    Filling f = {walk(P(3)), P(0), P(1), P(2), NULL};
     share(some_joined, &f, f.walk.sizes[0], SOME / inner_values(&f.walk) + 1, threads);
     return 0;
 }

@@ -74,18 +74,41 @@ int batch_matmul(const void *x, const void *y, void *out, int64_t batch, int64_t
     return 0;
 }
 
-/* x (rows, n) -> y, every row e^x / sum e^x. */
-int softmax(const void *x, void *y, int64_t rows, int64_t n, int32_t is_half)
+/* Up to LANES columns of n values to e^x / sum e^x, in place. */
+static void softmax_columns(float *block, int64_t n)
 {
-    int64_t size = is_half ? 2 : 4;
-    float *line = malloc(ROUND_UP(n, LANES) * sizeof(float));
-    if (!line) return -1;
-    for (int64_t r = 0; r < rows; r++) {
-        widen((const char *)x + r * n * size, is_half, n, line, n);
-        softmax_row(line, n);
-        narrow(line, n, (char *)y + r * n * size, is_half);
+    lanes *column = (lanes *)block, top = (lanes){0} - INFINITY, total = {0};
+    for (int64_t k = 0; k < n; k++) {
+        ints above = column[k] > top;
+        top = (lanes)(((ints)column[k] & above) | ((ints)top & ~above));
     }
-    free(line);
+    for (int64_t k = 0; k < n; k++) total += column[k] = exponential(column[k] - top);
+    for (int64_t k = 0; k < n; k++) column[k] *= 1 / total;
+}
+
+/* x (outer, n, inner) -> y, e^x / sum e^x over n. */
+int softmax(const void *x, void *y, int64_t outer, int64_t n, int64_t inner, int32_t is_half)
+{
+    int64_t size = is_half ? 2 : 4, across = inner == 1 ? 1 : LANES;
+    float *block = malloc(ROUND_UP(n * across, LANES) * sizeof(float));
+    if (!block) return -1;
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t i = 0; i < inner; i += across) {
+            int64_t at = (o * n * inner + i) * size, count = MIN(across, inner - i);
+            if (inner == 1) {
+                widen((const char *)x + at, is_half, n, block, n);
+                softmax_row(block, n);
+                narrow(block, n, (char *)y + at, is_half);
+                continue;
+            }
+            for (int64_t k = 0; k < n; k++)
+                widen((const char *)x + at + k * inner * size, is_half, count, block + k * LANES,
+                      LANES);
+            softmax_columns(block, n);
+            for (int64_t k = 0; k < n; k++)
+                narrow(block + k * LANES, count, (char *)y + at + k * inner * size, is_half);
+        }
+    free(block);
     return 0;
 }
 
@@ -177,26 +200,32 @@ int rms_norm(const void *x, void *y, const float *weight, int64_t outer, int64_t
     return p.failed;
 }
 
+/* 1 / (1 + e^-x), without a number that overflows. */
+static inline lanes sigmoid(lanes x)
+{
+    const lanes one = (lanes){0} + 1;
+    lanes e = exponential((lanes)((ints)x | INT32_MIN));
+    ints positive = x > 0;
+    return (lanes)(((ints)one & positive) | ((ints)e & ~positive)) / (1 + e);
+}
+
 typedef struct {
     const char *x, *gate;
     char *y;
-    int32_t is_half;
+    int32_t how, is_half;
 } Gated;
 
 static void some_gated(void *context, int64_t from, int64_t to)
 {
     const Gated *p = context;
     int64_t size = p->is_half ? 2 : 4;
-    const lanes one = (lanes){0} + 1;
     float x[LANES], gate[LANES];
     for (int64_t i = from; i < to; i += LANES) {
         int64_t n = MIN(LANES, to - i);
         widen(p->gate + i * size, p->is_half, n, gate, LANES);
         widen(p->x + i * size, p->is_half, n, x, LANES);
-        lanes g = load_single(gate), e = exponential((lanes)((ints)g | INT32_MIN));
-        ints positive = g > 0;
-        lanes top = (lanes)(((ints)one & positive) | ((ints)e & ~positive));
-        *(lanes *)gate = g * top / (1 + e);
+        lanes g = load_single(gate);
+        *(lanes *)gate = g * sigmoid(g);
         if (p->is_half) round_to_half(gate, LANES);
         *(lanes *)x *= load_single(gate);
         narrow(x, n, p->y + i * size, p->is_half);
@@ -206,8 +235,49 @@ static void some_gated(void *context, int64_t from, int64_t to)
 /* silu(gate) x -> y, n values each; half is rounded before the product and after it. */
 int gated(const void *gate, const void *x, void *y, int64_t n, int32_t is_half, int32_t threads)
 {
-    Gated p = {x, gate, y, is_half};
+    Gated p = {x, gate, y, 0, is_half};
     share(some_gated, &p, n, SOME, threads);
+    return 0;
+}
+
+enum { SIGMOID, SILU, GELU_TANH, GELU_SIGMOID, GELU, TANH, EXP, COS, SIN };
+
+static lanes activated(int how, lanes x)
+{
+    lanes y = x;
+    switch (how) {
+    case SIGMOID: return sigmoid(x);
+    case SILU: return x * sigmoid(x);
+    case GELU_SIGMOID: return x * sigmoid(1.702f * x);
+    case GELU_TANH: return x * sigmoid(1.595769122f * (x + 0.044715f * x * x * x));
+    }
+    for (int j = 0; j < LANES; j++)
+        y[j] = how == GELU   ? 0.5f * x[j] * (1 + erff(x[j] * 0.70710678f))
+               : how == TANH ? tanhf(x[j])
+               : how == EXP  ? expf(x[j])
+               : how == COS  ? cosf(x[j])
+                             : sinf(x[j]);
+    return y;
+}
+
+static void some_activated(void *context, int64_t from, int64_t to)
+{
+    const Gated *p = context;
+    int64_t size = p->is_half ? 2 : 4;
+    float x[LANES];
+    for (int64_t i = from; i < to; i += LANES) {
+        int64_t n = MIN(LANES, to - i);
+        widen(p->x + i * size, p->is_half, n, x, LANES);
+        *(lanes *)x = activated(p->how, load_single(x));
+        narrow(x, n, p->y + i * size, p->is_half);
+    }
+}
+
+/* x -> y, n values each, by one of the functions above. */
+int activation(const void *x, void *y, int64_t n, int32_t how, int32_t is_half, int32_t threads)
+{
+    Gated p = {x, NULL, y, how, is_half};
+    share(some_activated, &p, n, SOME, threads);
     return 0;
 }
 

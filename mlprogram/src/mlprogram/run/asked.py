@@ -1,0 +1,140 @@
+"""What torch may be asked for in a step that is recorded, and the call of compiled code for it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mlprogram.kernels import native
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from mlprogram.run.record import Recorder
+
+__all__ = ["CONVERT", "FLOATS", "RECORDED", "NotNative", "entry_of", "merged_axes"]
+
+#: Of `elementwise` in run.c and of `apply` in whole.c.
+ADD, SUB, MUL, DIV, CONVERT, EQUAL, UNEQUAL, LESS, LESS_EQUAL, LEAST, MOST = range(11)
+
+FLOATS = frozenset([torch.float16, torch.float32])
+
+_aten = torch.ops.aten
+
+
+class NotNative(Exception):
+    """A step cannot be part of a stretch; the message says why."""
+
+
+def entry_of(how: int, x: Tensor, y: Tensor, to: Tensor) -> str:
+    """The entry for arithmetic, a comparison or a conversion; raises NotNative if there is none."""
+    floats = {x.dtype, to.dtype} <= FLOATS
+    if x.dtype != y.dtype or not {x.dtype, to.dtype} <= native.TYPES.keys():
+        raise NotNative(f"torch computes it, of {x.dtype} and {y.dtype}")
+    if x.dtype in FLOATS and not floats and to.dtype != torch.bool:
+        raise NotNative("torch makes whole numbers of floats")
+    if (x.dtype == torch.bool and how in (ADD, SUB, MUL)) or (how == DIV and not floats):
+        raise NotNative("torch computes it, of no floats")
+    return "elementwise" if floats else "apply"
+
+
+def merged_axes(*tensors: Tensor) -> list[tuple[int, ...]]:
+    """For each axis its size, and its step in bytes in each tensor; as few axes as possible."""
+    merged: list[tuple[int, ...]] = []
+    for axis, size in enumerate(tensors[0].shape):
+        steps = [x.stride(axis) * x.itemsize for x in tensors]
+        if merged and all(a == b * size for a, b in zip(merged[-1][1:], steps, strict=True)):
+            size *= merged.pop()[0]
+        if size > 1:
+            merged.append((size, *steps))
+    return merged or [(1, *[x.itemsize for x in tensors])]
+
+
+def _clone(recorder: "Recorder", x: Tensor, memory_format=torch.preserve_format) -> Tensor:
+    return recorder.copied(x, recorder.own(torch.empty_like(x, memory_format=memory_format)))
+
+
+def _to_copy(recorder: "Recorder", x: Tensor, dtype: torch.dtype) -> Tensor:
+    return recorder.copied(x, recorder.own(torch.empty(x.shape, dtype=dtype)))
+
+
+def _cat(recorder: "Recorder", tensors: list[Tensor], dim: int = 0) -> Tensor:
+    first, begin = tensors[0], 0
+    shape = [*first.shape]
+    shape[dim] = sum(x.shape[dim] for x in tensors)
+    made = recorder.own(torch.empty(shape, dtype=first.dtype))
+    for x in tensors:
+        part = made.narrow(dim, begin, x.shape[dim])
+        if x.dtype != made.dtype or x.shape != part.shape:
+            raise NotNative("its parts differ")
+        recorder.copied(x, part)
+        begin += x.shape[dim]
+    return made
+
+
+def _repeat(recorder: "Recorder", x: Tensor, repeats: list[int]) -> Tensor:
+    x = x[(None,) * (len(repeats) - x.dim())]
+    made = recorder.own(torch.empty([*map(int.__mul__, repeats, x.shape)], dtype=x.dtype))
+    turns = [n for pair in zip(repeats, x.shape, strict=True) for n in pair]
+    for axis in range(len(repeats)):
+        x = x.unsqueeze(2 * axis)
+    recorder.copied(x, made.view(turns))
+    return made
+
+
+def _stack(recorder: "Recorder", tensors: list[Tensor], dim: int = 0) -> Tensor:
+    return _cat(recorder, [x.unsqueeze(dim) for x in tensors], dim)
+
+
+def _arithmetic(how: int) -> Callable[..., Tensor]:
+    def record(recorder: "Recorder", x: Tensor, y: Tensor) -> Tensor:
+        return recorder.joined(how, recorder.made(x.dtype, x, y), x, y)
+
+    return record
+
+
+def _comparison(how: int, swapped: bool = False) -> Callable[..., Tensor]:
+    def record(recorder: "Recorder", x: Tensor, y: Tensor) -> Tensor:
+        x, y = (y, x) if swapped else (x, y)
+        return recorder.joined(how, recorder.made(torch.bool, x, y), x, y)
+
+    return record
+
+
+def _extreme(how: int) -> Callable[..., Tensor]:
+    arithmetic = _arithmetic(how)
+
+    def record(recorder: "Recorder", x: Tensor, y: Tensor) -> Tensor:
+        if x.dtype in FLOATS:  # which of two zeros wins is torch's secret
+            raise NotNative("torch computes it, of floats")
+        return arithmetic(recorder, x, y)
+
+    return record
+
+
+def _where(recorder: "Recorder", condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    if condition.dtype != torch.bool or x.dtype != y.dtype or x.itemsize > 8:
+        raise NotNative("what it chooses from differs")
+    made = recorder.made(x.dtype, condition, x, y)
+    return recorder.fill("select", 0, made, condition, x, y)
+
+
+RECORDED: dict[Any, Callable[..., Tensor]] = {
+    _aten.clone.default: _clone,
+    _aten._to_copy.default: _to_copy,
+    _aten.copy_.default: lambda recorder, to, x: recorder.copied(x, to),
+    _aten.cat.default: _cat,
+    _aten.repeat.default: _repeat,
+    _aten.add.Tensor: _arithmetic(ADD),
+    _aten.sub.Tensor: _arithmetic(SUB),
+    _aten.mul.Tensor: _arithmetic(MUL),
+    _aten.div.Tensor: _arithmetic(DIV),
+    _aten.stack.default: _stack,
+    _aten.where.self: _where,
+    _aten.minimum.default: _extreme(LEAST),
+    _aten.maximum.default: _extreme(MOST),
+    _aten.eq.Tensor: _comparison(EQUAL),
+    _aten.ne.Tensor: _comparison(UNEQUAL),
+    _aten.lt.Tensor: _comparison(LESS),
+    _aten.le.Tensor: _comparison(LESS_EQUAL),
+    _aten.gt.Tensor: _comparison(LESS, swapped=True),
+    _aten.ge.Tensor: _comparison(LESS_EQUAL, swapped=True),
+}

@@ -1,0 +1,45 @@
+"""What the recorder of steps writes down: calls of compiled code, and the memory that they name."""
+
+from dataclasses import dataclass
+
+from mlprogram.run.plan import Step
+from torch import Tensor
+
+__all__ = ["KernelCall", "Place", "Region", "Written"]
+
+
+@dataclass(eq=False)
+class Region:
+    """A piece of memory. name: of the value or state that it is; "" for one that steps make. index:
+    among those of its recorder. is_known: of whole numbers that follow from sizes.
+    """
+
+    tensor: Tensor
+    index: int
+    name: str = ""
+    is_state: bool = False
+    is_known: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return self.tensor.untyped_storage().nbytes()
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where it is kept how many slots of a state were written; see `run/states.py`."""
+
+    state: str
+
+
+#: A region and an offset in it; or nothing and an address or number; or numbers, to be pointed at.
+Place = tuple[Region | tuple[int, ...] | Written | None, int]
+
+
+@dataclass
+class KernelCall:
+    """A call of compiled code. entry: the address of its entry in run.c."""
+
+    entry: int
+    arguments: list[Place]
+    step: Step

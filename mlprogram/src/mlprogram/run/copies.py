@@ -1,0 +1,66 @@
+"""Copies of a part of a state that is changed and put back, which may as well be changed in place.
+
+torch.export writes a cache so: a layer's slots are taken out, a row of them is replaced, and all go
+back to where they came from. Two copies of the slots are nothing but time.
+"""
+
+from collections.abc import Collection, Iterator
+
+from mlprogram.kernels import native
+from mlprogram.run.calls import KernelCall, Region
+from mlprogram.run.record import Recorder
+
+__all__ = ["change_in_place"]
+
+Pair = tuple[int, int]  # the positions of the calls that copy a part, and put it back
+
+
+def change_in_place(recorders: list[Recorder], made: Collection[str]) -> None:
+    """Leave such copies out, where all recorders have them. made: values that are read later."""
+    pairs = [[*_pairs(recorder, made)] for recorder in recorders]
+    if any(found != pairs[0] for found in pairs):
+        return
+    for recorder in recorders:
+        for first, last in pairs[0]:
+            (copy, _), (state, offset), _ = recorder.calls[first].arguments
+            assert isinstance(copy, Region) and isinstance(state, Region)
+            recorder.moved[copy.index] = state, offset
+            for call in recorder.calls[first + 1 : last]:
+                call.arguments = [
+                    (state, offset + at) if b is copy else (b, at) for b, at in call.arguments
+                ]
+        dropped = {i for pair in pairs[0] for i in pair}
+        recorder.calls = [call for i, call in enumerate(recorder.calls) if i not in dropped]
+
+
+def _pairs(recorder: Recorder, made: Collection[str]) -> Iterator[Pair]:
+    calls, entry = recorder.calls, native.entry("copy")
+    kept = {recorder.region(recorder.values[name]) for name in made}
+    named: dict[Region, list[int]] = {}  # by region, the calls that name it
+    for i, call in enumerate(calls):
+        for b, _ in call.arguments:
+            if isinstance(b, Region):
+                named.setdefault(b, []).append(i)
+    for copy, places in named.items():
+        first, last = places[0], places[-1]
+        whole = copy not in kept and not copy.name and not copy.is_known
+        alone = places == [*range(first, last + 1)] and calls[first].entry == calls[last].entry
+        alone = alone and whole and last > first and calls[first].entry == entry
+        if alone and _goes_back(calls[first], calls[last], copy, named, (first, last)):
+            yield first, last
+
+
+def _goes_back(
+    there: KernelCall, back: KernelCall, copy: Region, named: dict[Region, list[int]], pair: Pair
+) -> bool:
+    """Whether one call copies a piece of a state to all of a region, and the other puts it back,
+    with nothing between that names the state."""
+    (to, at), source, (numbers, _) = there.arguments
+    state = source[0]
+    if not isinstance(state, Region) or not state.is_state or (to, at) != (copy, 0):
+        return False
+    assert isinstance(numbers, tuple)
+    axes, size, *_ = numbers
+    together = axes == 1 and numbers[5] * size == copy.bytes and (*numbers[6:],) == (size, size)
+    between = [i for i in named[state] if pair[0] < i < pair[1]]
+    return together and not between and back.arguments == [source, (to, at), (numbers, 0)]
