@@ -9,6 +9,7 @@ from bisect import bisect, insort
 from collections.abc import Callable, Sequence
 import ctypes
 from dataclasses import dataclass
+from functools import cached_property
 import struct
 from typing import Any
 
@@ -51,7 +52,7 @@ class Region:
     name: str = ""
     is_state: bool = False
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return self.tensor.untyped_storage().nbytes()
 
@@ -93,7 +94,7 @@ class Recorder(TorchDispatchMode):
         self.step, count = step, len(self.calls)
         native.recording.to = self.kernel
         try:
-            with torch.inference_mode(False), torch.no_grad(), self:
+            with self:
                 self.values |= zip(step.results, self.run(step), strict=True)
         except Exception as error:  # what the step itself raises, it raises again when it runs
             del self.calls[count:]
@@ -236,13 +237,14 @@ class Recorder(TorchDispatchMode):
 def _axes(*tensors: Tensor) -> list[tuple[int, ...]]:
     """For each axis its size, and its step in bytes in each tensor; as few axes as possible."""
     merged: list[tuple[int, ...]] = []
+    strides, sizes = [x.stride() for x in tensors], [x.itemsize for x in tensors]
     for axis, size in enumerate(tensors[0].shape):
-        steps = [x.stride(axis) * x.itemsize for x in tensors]
+        steps = [s[axis] * n for s, n in zip(strides, sizes, strict=True)]
         if merged and all(a == b * size for a, b in zip(merged[-1][1:], steps, strict=True)):
             size *= merged.pop()[0]
         if size > 1:
             merged.append((size, *steps))
-    return merged or [(1, *[x.itemsize for x in tensors])]
+    return merged or [(1, *sizes)]
 
 
 # --- what torch is asked for ----------------------------------------------------------------------

@@ -135,6 +135,8 @@ def _arranged(
     return offsets, size
 
 
+@torch.inference_mode(False)
+@torch.no_grad()
 def divided(plan: ExecutionPlan) -> tuple[list[Step | NativeStretch], dict[int, str]]:
     """The steps of a plan in order, those that can in stretches; and by the id of each other step
     why it is in none."""
