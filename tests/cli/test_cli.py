@@ -162,6 +162,9 @@ class TestChat:
             expected += f"{text}\n"
         assert (done.returncode, done.stdout) == (0, expected)
 
+    def test_an_effort_without_a_switch_is_refused_before_the_first_line(self, chatty):
+        assert "no switch for 'high'" in refused("chat", chatty, "--reasoning-effort", "high")
+
     def test_needs_a_chat_template(self, bundle):
         done = ane_book("chat", bundle, input="Hi\n")
         assert done.returncode == 2
@@ -210,6 +213,15 @@ class TestInspect:
     def test_half_a_name(self, command):
         said = refused(command, "smollm2-135m")
         assert "smollm2-135m: no such package; did you mean smollm2-135m-instruct" in said
+
+    @pytest.mark.parametrize("command", [("diff",), ("save", "x.mlmodelc")])
+    def test_a_name_where_a_package_belongs(self, command, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "mine.mlpackage").mkdir()
+        name, *target = command
+        assert "did you mean mine.mlpackage?" in refused(name, "mein.mlpackage", *target)
+        said = refused(name, "smollm2-135m-instruct", *target)
+        assert "`ane-book convert smollm2-135m-instruct` prints the folder" in said
 
     @pytest.mark.parametrize("command", ["inspect", "check", "place", "residency", "quality"])
     @pytest.mark.parametrize("form", ["./{}", "{}/", "nowhere/{}"])
