@@ -113,6 +113,10 @@ def task_of(model: str) -> str:
         from ane_book.bundle import Bundle
 
         return Bundle.open(model).manifest.task
+    from ane_book.conversion import kept
+
+    if bundle := kept(model):
+        return bundle.manifest.task
     from ane_book.conversion.plan import find_config
     from ane_book.models import find
 

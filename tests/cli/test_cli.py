@@ -11,6 +11,7 @@ from _command import ane_book, chatty_copy, refused
 from ane_book import device
 from ane_book.bundle import Bundle
 from ane_book.cli import app
+from ane_book.conversion import convert
 from ane_book.runtime import Session
 from mlprogram import MLProgram
 import pytest
@@ -107,8 +108,15 @@ class TestRun:
 
     @pytest.mark.skipif(device.CAN_PREDICT, reason="Core ML is reached through coremltools")
     def test_a_kept_bundle_needs_nothing_of_a_conversion(self, bundle):
-        slow = {"ane_book.conversion", "ane_book.weights", "coremltools", "jinja2", "transformers"}
+        slow = {"ane_book.conversion", "ane_book.models", "ane_book.weights", "coremltools"}
+        slow |= {"jinja2", "transformers"}
         assert imported(slow | {"torch"}, "run", bundle, "Hi", "--max-tokens", "2") == ["torch"]
+
+    def test_a_name_leads_to_a_kept_bundle_without_what_converts(self):
+        convert("smollm2-135m-instruct")
+        slow = {"ane_book.conversion.build", "ane_book.conversion.plan", "ane_book.models"}
+        found = imported(slow, "run", "smollm2-135m-instruct", "Hi", "--max-tokens", "1")
+        assert found == []
 
     def test_of_options_of_its_conversion_it_is_held_to_them(self, bundle):
         assert "was converted with kv = 'state', not 'host'" in refused(
