@@ -93,7 +93,7 @@ class MILBackend:
         if package not in self._programs:
             self._programs[package] = MLProgram(package, function, precision=self.precision)
         program = self._programs[package].function(function)
-        _ = program.plan  # errors belong to loading; what is called first is recorded first
+        _ = program.compiled  # work and errors belong to loading, not to the first token
         return program
 
 

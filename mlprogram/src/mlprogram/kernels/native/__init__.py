@@ -127,7 +127,6 @@ def kernel(name: str) -> Callable:
     return call
 
 
-@cache
 def entry(name: str) -> int:
     """The address of a kernel's entry in run.c, for tables of steps."""
     address = ctypes.cast(getattr(_library()[0], f"run_{name}"), ctypes.c_void_p).value
