@@ -33,6 +33,7 @@ import os
 from pathlib import Path
 import re
 import stat
+from typing import TYPE_CHECKING
 
 from ane_book.bundle.evidence import (
     Evidence,
@@ -51,12 +52,13 @@ from ane_book.errors import (
     printable,
     refuse_pointer,
 )
-from ane_book.models import find
-from ane_book.models.base.config import ModelConfig
 from ane_book.options import Recipe
 from mlprogram.files import sha256, written_whole
 import numpy as np
 from pydantic import ValidationError
+
+if TYPE_CHECKING:
+    from ane_book.models.base.config import ModelConfig
 
 __all__ = [
     "FORMER",
@@ -163,11 +165,13 @@ class Bundle:
         return bundle
 
     @cached_property
-    def config(self) -> ModelConfig:
+    def config(self) -> "ModelConfig":
         """The model in numbers, for people and for `conversion`; running a bundle needs none.
 
         Raises InvalidBundle.
         """
+        from ane_book.models import find  # every architecture, and a session needs none
+
         fields = self.manifest.model
         try:
             return find(fields.get("architecture")).Config.model_validate(fields)

@@ -2,7 +2,7 @@
 
     bundles/NAME-KEY     a bundle; the time of the folder is that of its last use
     compiled/NAME-KEY    what Core ML compiled of a package, or a packed tokenizer, likewise
-    lowered/KEY          a block as coremltools lowered it, some kB; the 256 used last
+    lowered/KEY          a block as coremltools lowered it, some kB; the 256 used last, one entry
     names/KEY            the name of the bundle that a reference model was converted to
     locks/KEY.lock       held by the process that writes a bundle, in the cache or elsewhere
 
@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 from mlprogram.files import written_whole
 
 __all__ = ["bundles", "compiled", "delete", "entries", "evict", "facts", "keep", "locked",
-           "mark_used", "recall", "remember"]  # fmt: skip
+           "lowered", "mark_used", "recall", "remember"]  # fmt: skip
 
 #: The name of a bundle, of one that is being made, and of one that is being replaced.
 KNOWN = re.compile(r"([^/\\]+-[0-9a-f]{16})(\.partial|\.replaced)?")
@@ -40,13 +40,19 @@ class Entry:
     """A folder in the cache.
 
     used: the time of its last use, in seconds since 1970. recipe: the options that are not the
-    defaults; {"compiled": True} for what Core ML compiled, {} if the manifest cannot be read.
+    defaults; {"compiled": True} for what Core ML compiled, {"blocks": N} for the lowered blocks, {}
+    if the manifest cannot be read.
     """
 
     path: Path
     bytes: int
     used: float
     recipe: dict[str, str | int | bool | list | None]
+
+    @property
+    def kind(self) -> str:
+        """bundles, compiled or lowered."""
+        return self.path.name if self.path == lowered() else self.path.parent.name
 
     @property
     def bundle(self) -> Path:
@@ -65,9 +71,15 @@ def compiled() -> Path:
     return cache_folder() / "compiled"
 
 
+def lowered() -> Path:
+    """The folder of the lowered blocks, which are one entry; it need not exist."""
+    return cache_folder() / "lowered"
+
+
 def entries() -> list[Entry]:
-    """Every bundle and compiled package in the cache, finished or not, the last used first."""
-    result = []
+    """Every bundle and compiled package in the cache, finished or not, and the lowered blocks; the
+    last used first."""
+    result = _lowered()
     folders = [folder for folder in (bundles(), compiled()) if folder.is_dir()]
     for path in chain.from_iterable(folder.iterdir() for folder in folders):
         if KNOWN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
@@ -75,6 +87,16 @@ def entries() -> list[Entry]:
                 size, used = sum(regular_files(path).values()), path.stat().st_mtime
                 result.append(Entry(path, size, used, _recipe(path)))
     return sorted(result, key=lambda entry: -entry.used)
+
+
+def _lowered() -> list[Entry]:
+    files = regular_files(lowered())
+    if not files:
+        return []
+    with suppress(FileNotFoundError):  # deleted just now
+        used = max((lowered() / name).stat().st_mtime for name in files)
+        return [Entry(lowered(), sum(files.values()), used, {"blocks": len(files)})]
+    return []
 
 
 def _recipe(bundle: Path) -> dict:

@@ -19,7 +19,7 @@ from ane_book.cli.demo import demo_command
 from ane_book.cli.diff import diff_command
 from ane_book.cli.explain import explain_command
 from ane_book.cli.graph import Check, Inputs, Precision, Shapes, convert_onnx, is_graph
-from ane_book.cli.load import Opening, load, load_draft, load_talker, path_of
+from ane_book.cli.load import Opening, existing, load, load_draft, load_talker, path_of
 from ane_book.cli.machine import cache_command, doctor_command
 from ane_book.cli.models import models_command, plan_command
 from ane_book.cli.output import AsJson, show
@@ -309,6 +309,7 @@ def save_command(
     ],
 ) -> None:
     """Write a model as a package, compiled, or for Core AI."""
+    existing(source)
     if target.suffix == ".aimodel":
         from ane_book.coreai import save_asset
 

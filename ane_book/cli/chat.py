@@ -56,6 +56,8 @@ class Conversation:
         if known.tokenizer.chat_template is None:
             raise InvalidInput(f"{known.name} has no chat template; ask it by `ane-book run`")
         self.session, self.sampling, self.draft = session, dict(sampling), draft
+        if (effort := sampling.get("reasoning_effort")) is not None:
+            session.encode("Hello", effort=effort)  # refused now, not at every line
         self.messages: list[dict[str, str]] = []
         self.last: Result | None = None
         self._filed: list[dict[str, str]] = []  # the messages that a file has

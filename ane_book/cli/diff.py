@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ane_book.cli import options
+from ane_book.cli.load import existing
 from ane_book.cli.output import AsJson, show
 from ane_book.errors import InvalidInput
 import typer
@@ -71,7 +72,7 @@ def diff_command(
     if not source and (pixels or channels):
         raise InvalidInput("--pixels and --channels go with --source")
     for path in filter(None, (a, b)):
-        refuse_bundle(path)
+        refuse_bundle(existing(path))
         refuse_weights(path)
     if source:
         from ane_book.evidence.source import compare_with_source

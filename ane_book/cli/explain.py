@@ -10,6 +10,11 @@ import typer
 
 __all__ = ["explain_command"]
 
+NOTHING = """The index of errors has nothing like this. What may help:
+- give all that was printed, `COMMAND 2>&1 | ane-book explain -`: a line above may say more
+- `ane-book check PACKAGE` looks for known faults in what was converted
+- search github.com/apple/coremltools/issues for the words that are not your own names"""
+
 
 def explain_command(
     text: Annotated[str, typer.Argument(help="What was printed, as pasted; - reads stdin.")],
@@ -31,5 +36,5 @@ def explain_command(
 
 def _text(found: list) -> str:
     if not found:
-        return "The index of errors has nothing like this."
+        return NOTHING
     return "\n\n".join(entry.text() for entry in found)

@@ -10,7 +10,7 @@ from ane_book.progress import progress_bar
 if TYPE_CHECKING:
     from ane_book.runtime import Embedder, Reranker, Session, Tagger
 
-__all__ = ["Opening", "load", "load_draft", "load_talker", "path_of", "task_of"]
+__all__ = ["Opening", "existing", "load", "load_draft", "load_talker", "path_of", "task_of"]
 
 
 class Opening(TypedDict):
@@ -82,22 +82,29 @@ def load_draft(draft: str | None, how: Opening) -> "Session | str | None":
 def path_of(given: str) -> Path:
     """A path as it is, or for a reference model's name its bundle, converted on first use.
 
-    Raises InvalidPackage if the path does not exist and a name beside it, or a model's, is similar.
+    Raises InvalidPackage as `existing` does.
     """
-    from ane_book.reference import is_path, near_names
-
-    path = Path(given)
-    if path.exists() or is_path(given):
-        return path
-    if given not in names(""):
-        near = near_names(given)
-        if not near:
-            return path
-        raise InvalidPackage(f"{given}: no such package; did you mean {' or '.join(near)}?")
+    if Path(given).exists() or given not in names(""):
+        return existing(Path(given))
     import ane_book
 
     with progress_bar() as progress:
         return ane_book.convert(given, progress=progress).path
+
+
+def existing(path: Path) -> Path:
+    """The path of a package; raises InvalidPackage if there is none, with what is named like it."""
+    if path.exists():
+        return path
+    if str(path) in names(""):
+        raise InvalidPackage(
+            f"{path}: no such package, but a model: `ane-book convert {path}` prints the folder "
+            "with its packages"
+        )
+    from ane_book.reference import near_names
+
+    near = " or ".join(near_names(str(path)))
+    raise InvalidPackage(f"{path}: no such package" + (f"; did you mean {near}?" if near else ""))
 
 
 def task_of(model: str) -> str:
@@ -106,6 +113,10 @@ def task_of(model: str) -> str:
         from ane_book.bundle import Bundle
 
         return Bundle.open(model).manifest.task
+    from ane_book.conversion import kept
+
+    if bundle := kept(model):
+        return bundle.manifest.task
     from ane_book.conversion.plan import find_config
     from ane_book.models import find
 

@@ -40,7 +40,7 @@ def cache_command(
 ) -> None:
     """List what is kept in the cache, or delete some.
 
-    Bundles, and on a Mac what Core ML compiled of their packages.
+    Bundles, on a Mac what Core ML compiled of their packages, and lowered blocks.
     """
     from ane_book.bundle import cache
     from mlprogram.tables import table
@@ -55,9 +55,9 @@ def cache_command(
         removed = cache.evict(parse_bytes(limit))
     else:
         kept = cache.entries()
-        facts: dict = {"folder": str(cache.bundles()), "bundles": [], "compiled": []}
+        facts: dict = {"folder": str(cache.bundles()), "bundles": [], "compiled": [], "lowered": []}
         for one in kept:
-            facts[one.path.parent.name].append(_entry(one))
+            facts[one.kind].append(_entry(one))
         show(lambda: facts, lambda: table(cache.facts(kept)), as_json)
         return
     lines = [f"deleted {entry.path.name}, {entry.bytes:,} bytes" for entry in removed]

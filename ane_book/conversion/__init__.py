@@ -2,28 +2,25 @@
 
 Bundles are cached by content: the source's bytes, the recipe and the converter's number
 make the key, so chapters share a conversion and never see a stale one (`ane_book.bundle.cache`).
+What converts is imported by a conversion: a kept bundle is found without it.
 """
 
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 import warnings
 
 from ane_book.bundle import Bundle, cache
-from ane_book.conversion.build import BundleBuilder, Progress
-from ane_book.conversion.encoder import BUILDERS
-from ane_book.conversion.quantize import scheme_warning
-from ane_book.conversion.recipe import make_recipe
 from ane_book.conversion.target import check_ours, check_place, is_empty, recover, telling
 from ane_book.conversion.target.key import bundle_key
 from ane_book.errors import InvalidBundle, InvalidInput, SchemeWarning
-from ane_book.models import find, read_config
 from ane_book.options import Recipe, RecipeOptions
 from ane_book.reference import find_reference, reference_models
-from ane_book.weights import WeightSource, open_source
-from ane_book.weights.hub import find_weights
-from ane_book.weights.random import RandomSource
 
-__all__ = ["convert", "reference_models"]
+if TYPE_CHECKING:
+    from ane_book.conversion.build import BundleBuilder, Progress
+    from ane_book.weights import WeightSource
+
+__all__ = ["convert", "kept", "reference_models"]
 
 
 def convert(
@@ -32,7 +29,7 @@ def convert(
     source: str | Path | None = None,
     *,
     force: bool = False,
-    progress: Progress = lambda description, done, total: None,
+    progress: "Progress" = lambda description, done, total: None,
     **recipe: Unpack[RecipeOptions],
 ) -> Bundle:
     """Convert a model to a bundle of Core ML packages, or find it in the cache.
@@ -47,6 +44,12 @@ def convert(
 
     Raises UnknownModel, InvalidInput, OutOfSpace, WeightsNotFound, InvalidWeights and others.
     """
+    if not (recipe or out or source or force) and (bundle := kept(model)):
+        cache.mark_used(bundle.path)
+        return bundle
+    from ane_book.conversion.quantize import scheme_warning
+    from ane_book.conversion.recipe import make_recipe
+
     chosen = make_recipe(**recipe)  # refuses options that fit no model, before looking for weights
     if warning := scheme_warning(chosen.quant, chosen.quant_head):
         warnings.warn(warning, SchemeWarning, stacklevel=2)
@@ -60,17 +63,18 @@ def _convert(
     source: str | Path | None,
     options: dict,
     force: bool,
-    progress: Progress,
+    progress: "Progress",
 ) -> Bundle:
     """Do the work of `convert`; `options` are the fields of the recipe as they were given."""
+    from ane_book.conversion.encoder import BUILDERS
+    from ane_book.conversion.recipe import make_recipe
+    from ane_book.models import find, read_config
+
     if out is not None:
         with telling(out):
             check_place(out)
-    key = None  # of a reference model: a second call then looks for no weights
-    known = reference_models().get(model)
-    # Models that were trained here ship with the library: their weights may have changed.
-    if known and not known.trained and source is None and out is None:
-        key = bundle_key(known, options)
+    # Of a reference model: a second call then looks for no weights.
+    key = _key(model, options) if source is None and out is None else None
     bundle = _recalled(key) if key and not force else None
     if bundle is None:
         name, weights = _open(model, source)
@@ -85,7 +89,7 @@ def _convert(
     return bundle
 
 
-def _build(builder: BundleBuilder, out: Path | None, force: bool) -> Bundle:
+def _build(builder: "BundleBuilder", out: Path | None, force: bool) -> Bundle:
     """Open the bundle that the builder would make if it is there already, or else build it."""
     key = bundle_key(builder.source.fingerprint(), builder.recipe.model_dump())
     target = out or cache.bundles() / f"{builder.name}-{key[:16]}"
@@ -103,6 +107,19 @@ def _build(builder: BundleBuilder, out: Path | None, force: bool) -> Bundle:
         return builder.build(target, key)
 
 
+def kept(model: str) -> Bundle | None:
+    """The bundle in the cache that a reference model's name alone stands for, if there is one."""
+    key = _key(model, {})
+    return _recalled(key) if key else None
+
+
+def _key(model: str, options: dict) -> str | None:
+    """What the name of a reference model's bundle is kept under; None for any other model."""
+    known = reference_models().get(model)
+    # Models that were trained here ship with the library: their weights may have changed.
+    return bundle_key(known, options) if known and not known.trained else None
+
+
 def _recalled(key: str) -> Bundle | None:
     path = cache.recall(key)
     try:
@@ -111,8 +128,12 @@ def _recalled(key: str) -> Bundle | None:
         return None
 
 
-def _open(model: str, source: str | Path | None) -> tuple[str, WeightSource]:
+def _open(model: str, source: str | Path | None) -> tuple[str, "WeightSource"]:
     """The model's name and its weights."""
+    from ane_book.weights import open_source
+    from ane_book.weights.hub import find_weights
+    from ane_book.weights.random import RandomSource
+
     path = Path(model)
     if source is None and path.exists() and model not in reference_models():
         return path.resolve().name.removesuffix(".gguf"), open_source(path)
@@ -122,7 +143,7 @@ def _open(model: str, source: str | Path | None) -> tuple[str, WeightSource]:
     return reference.name, open_source(find_weights(reference, source))
 
 
-def _existing(target: Path, source: WeightSource, recipe: Recipe) -> Bundle:
+def _existing(target: Path, source: "WeightSource", recipe: Recipe) -> Bundle:
     """Open the bundle that is already there; raises InvalidInput if it is another conversion."""
     bundle = Bundle.open(target)
     manifest = bundle.manifest

@@ -18,7 +18,6 @@ import re
 import tomllib
 
 from ane_book.errors import UnknownModel
-from ane_book.models import find, read_config
 from ane_book.weights.hub import Reference
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -83,12 +82,11 @@ class ReferenceModel(Reference):
     evidence: list[str]  # what has been shown, and by what
     unsure: list[str] = field(default_factory=list)  # what nobody has checked
 
-    def __post_init__(self):
-        read_config(self.config)
-
     @property
     def task(self) -> str:
         """What it is for, as `Bundle.manifest` has it."""
+        from ane_book.models import find  # every architecture
+
         return find(self.config["model_type"]).task
 
     @property

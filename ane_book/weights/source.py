@@ -9,10 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ane_book import models
 from ane_book.errors import InvalidWeights, UnsupportedModel, first_fault, refuse_pointer
-from ane_book.models.base.architecture import Shape
-from ane_book.models.base.dense import plain_rope as plain
 import numpy as np
 from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
@@ -21,6 +18,8 @@ __all__ = [
     "Integers", "Shape", "TokenizerFiles", "WeightSource", "check_file", "check_tensors",
     "joined", "piece_shapes", "plain_rope", "read_config", "read_json", "read_text",
 ]  # fmt: skip
+
+Shape = tuple[int, ...]
 
 #: The names of a tensor's pieces: see `Architecture.pieces`.
 Pieces = Sequence[tuple[str, ...]]
@@ -198,6 +197,8 @@ def read_json(path: Path, kind: type = dict):
 def read_config(config: dict, place: str) -> Any:
     """Parse a configuration with its architecture. Every fault in it becomes one error, whose
     message starts with `place`."""
+    from ane_book import models  # every architecture, of which a kept bundle needs none
+
     try:
         return models.read_config(config)
     except UnsupportedModel as error:
@@ -240,6 +241,8 @@ def piece_shapes(shapes: Mapping[str, Shape], pieces: Mapping[str, Pieces]) -> d
 
 def plain_rope(config: dict, place: str) -> dict:
     """`plain_rope` of models/base/dense, for all sources."""
+    from ane_book.models.base.dense import plain_rope as plain
+
     for field in ("rope_parameters", "rope_scaling"):
         if not isinstance(config.get(field), dict | None):
             raise InvalidWeights(f"{place}: {field} is {config[field]!r}, not an object")

@@ -99,5 +99,6 @@ class TestCommand:
     def test_exit_codes_tell_what_is_not_known_from_what_cannot_be_asked(self):
         unknown = ane_book("explain", "the kettle is on")
         assert unknown.returncode == 1 and "has nothing like this" in unknown.stdout
+        assert "`ane-book check PACKAGE`" in unknown.stdout  # what to do next
         empty = ane_book("explain", " ")
         assert empty.returncode == 2 and "nothing to explain" in empty.stderr

@@ -11,6 +11,7 @@ from _command import ane_book, chatty_copy, refused
 from ane_book import device
 from ane_book.bundle import Bundle
 from ane_book.cli import app
+from ane_book.conversion import convert
 from ane_book.runtime import Session
 from mlprogram import MLProgram
 import pytest
@@ -107,8 +108,15 @@ class TestRun:
 
     @pytest.mark.skipif(device.CAN_PREDICT, reason="Core ML is reached through coremltools")
     def test_a_kept_bundle_needs_nothing_of_a_conversion(self, bundle):
-        slow = {"ane_book.conversion", "ane_book.weights", "coremltools", "jinja2", "transformers"}
+        slow = {"ane_book.conversion", "ane_book.models", "ane_book.weights", "coremltools"}
+        slow |= {"jinja2", "transformers"}
         assert imported(slow | {"torch"}, "run", bundle, "Hi", "--max-tokens", "2") == ["torch"]
+
+    def test_a_name_leads_to_a_kept_bundle_without_what_converts(self):
+        convert("smollm2-135m-instruct")
+        slow = {"ane_book.conversion.build", "ane_book.conversion.plan", "ane_book.models"}
+        found = imported(slow, "run", "smollm2-135m-instruct", "Hi", "--max-tokens", "1")
+        assert found == []
 
     def test_of_options_of_its_conversion_it_is_held_to_them(self, bundle):
         assert "was converted with kv = 'state', not 'host'" in refused(
@@ -162,6 +170,9 @@ class TestChat:
             expected += f"{text}\n"
         assert (done.returncode, done.stdout) == (0, expected)
 
+    def test_an_effort_without_a_switch_is_refused_before_the_first_line(self, chatty):
+        assert "no switch for 'high'" in refused("chat", chatty, "--reasoning-effort", "high")
+
     def test_needs_a_chat_template(self, bundle):
         done = ane_book("chat", bundle, input="Hi\n")
         assert done.returncode == 2
@@ -210,6 +221,15 @@ class TestInspect:
     def test_half_a_name(self, command):
         said = refused(command, "smollm2-135m")
         assert "smollm2-135m: no such package; did you mean smollm2-135m-instruct" in said
+
+    @pytest.mark.parametrize("command", [("diff",), ("save", "x.mlmodelc")])
+    def test_a_name_where_a_package_belongs(self, command, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "mine.mlpackage").mkdir()
+        name, *target = command
+        assert "did you mean mine.mlpackage?" in refused(name, "mein.mlpackage", *target)
+        said = refused(name, "smollm2-135m-instruct", *target)
+        assert "`ane-book convert smollm2-135m-instruct` prints the folder" in said
 
     @pytest.mark.parametrize("command", ["inspect", "check", "place", "residency", "quality"])
     @pytest.mark.parametrize("form", ["./{}", "{}/", "nowhere/{}"])

@@ -68,7 +68,8 @@ def test_doctor():
 
 def test_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
-    assert facts("cache") == {"folder": str(cache.bundles()), "bundles": [], "compiled": []}
+    nothing = {"bundles": [], "compiled": [], "lowered": []}
+    assert facts("cache") == {"folder": str(cache.bundles())} | nothing
     kept = cache.bundles() / f"tiny-{'0' * 16}"
     kept.mkdir(parents=True)
     (kept / "file").write_text("four")
@@ -77,6 +78,19 @@ def test_cache(tmp_path, monkeypatch):
     assert re.fullmatch(r"20..-..-..T..:..:..Z", entry["used"])
     assert facts("cache", "--limit", "1GB") == {"deleted": []} and kept.exists()
     assert facts("cache", "delete", "--all") == {"deleted": [entry]} and not kept.exists()
+
+
+def test_lowered_blocks_are_an_entry_of_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
+    (tmp_path / "lowered").mkdir()
+    for name in "ab":
+        (tmp_path / "lowered" / name).write_bytes(bytes(100))
+    (entry,) = facts("cache")["lowered"]
+    assert (entry["name"], entry["bytes"], entry["recipe"]) == ("lowered", 200, {"blocks": 2})
+    assert re.search("lowered +200 bytes .* blocks 2", ane_book("cache").stdout)
+    assert facts("cache", "--limit", "200") == {"deleted": []}
+    assert facts("cache", "delete", "lowered") == {"deleted": [entry]}
+    assert not (tmp_path / "lowered").exists() and facts("cache")["lowered"] == []
 
 
 def test_a_name_leads_to_its_bundle_and_the_cache_says_how_it_was_made(tmp_path, monkeypatch):

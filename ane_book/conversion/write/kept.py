@@ -18,8 +18,8 @@ from pathlib import Path
 import re
 from typing import Any
 
+from ane_book.bundle.cache import lowered
 from ane_book.conversion.target.key import code_key
-from ane_book.device import cache_folder
 from ane_book.errors import InvalidInput
 from mlprogram.files import written_whole
 from mlprogram.package.files import proto
@@ -55,7 +55,7 @@ def _exact(value: Any) -> object:
 def recall(key: str):
     """The MIL_pb2.Block that is kept under a key; None if there is none, or a damaged one."""
     try:
-        file = cache_folder() / "lowered" / key
+        file = lowered() / key
         content = file.read_bytes()
     except (OSError, InvalidInput):  # InvalidInput: no cache, as nobody's home is known
         return None
@@ -70,7 +70,7 @@ def keep(key: str, block) -> None:
     """Keep a MIL_pb2.Block under a key, if the cache can be written."""
     content = block.SerializeToString(deterministic=True)
     with suppress(OSError, InvalidInput):
-        folder = cache_folder() / "lowered"
+        folder = lowered()
         folder.mkdir(parents=True, exist_ok=True)
         with written_whole(folder / key) as unfinished:
             unfinished.write_bytes(sha256(content).digest() + content)

@@ -10,10 +10,10 @@ value that is made inside, and if nothing that it reads is overwritten before it
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mlprogram.analysis.aliases import memory_of, uses
-from mlprogram.kernels.graph import Graph, Match, Unfit
+from mlprogram.kernels.graph import Graph, Match, Unfit, replace
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant
 

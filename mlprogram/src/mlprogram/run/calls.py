@@ -1,6 +1,7 @@
 """What the recorder of steps writes down: calls of compiled code, and the memory that they name."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from mlprogram.run.plan import Step
 from torch import Tensor
@@ -20,7 +21,7 @@ class Region:
     is_state: bool = False
     is_known: bool = False
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return self.tensor.untyped_storage().nbytes()
 

@@ -18,7 +18,6 @@ from mlprogram.kernels.table import RUNNER, Chosen, Selection, select
 from mlprogram.ops import OPS, Op
 from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.values import Constant, TensorType
-from mlprogram.run.engine import as_engine
 from mlprogram.run.failures import Failures
 import torch
 
@@ -228,6 +227,8 @@ class Planner:
         else:
             step.function = self.op(operation, position).function
             if self.faults:
+                from mlprogram.run.engine import as_engine
+
                 step.function = as_engine(operation, step.function, self.faults)
             step.arguments = self.arguments(operation)
         return step

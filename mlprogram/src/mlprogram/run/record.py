@@ -84,7 +84,7 @@ class Recorder(TorchDispatchMode):
         self.before = [len(made) for made in self._all()]
         native.recording.to = self.kernel
         try:
-            with torch.inference_mode(False), torch.no_grad(), self:
+            with self:
                 self.values |= zip(step.results, self.run(step), strict=True)
         except Exception as error:  # what the step itself raises, it raises again when it runs
             self.forget()

@@ -201,6 +201,8 @@ def _arranged(calls: list[KernelCall], elsewhere: Collection[int]) -> tuple[dict
 Shapes = Mapping[int, Mapping[str, tuple[int, ...]]]
 
 
+@torch.inference_mode(False)
+@torch.no_grad()
 def divided(
     plan: ExecutionPlan, shapes: Shapes | None = None
 ) -> tuple[list[Step | NativeStretch], dict[int, str]]:
