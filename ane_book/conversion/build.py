@@ -219,7 +219,7 @@ class BundleBuilder:
     def _vocabulary(self) -> np.ndarray:
         """The head's weight (V, C), fp16; a tied one is the embedding as written, memory-mapped."""
         if "head" not in self._outer:
-            return np.load(self.partial / "embedding.npy", mmap_mode="r")
+            return np.load(self.partial / "embedding.npy", mmap_mode="c")  # torch warns of "r"
         return self.encoding.half(self._outer["head"].name)
 
     # --- layers -------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class BundleBuilder:
         def read(name: str) -> np.ndarray:
             if name == self._outer["norm"].name:
                 return self.read(name)
-            return self._vocabulary[rows].astype(np.float32)
+            return torch.from_numpy(self._vocabulary[rows]).float().numpy()
 
         return decoder.head_weights(self.config, tuple(splits.values()), read)
 
@@ -340,12 +340,12 @@ class BundleBuilder:
         return [part_of(self.partial, program, self.called(program)) for program in programs]
 
     def _write_manifest(self, path: Path) -> None:
+        config, packages = self.config, self._parts  # while the last file is hashed
         hashes, sizes = self.journal.hashes(), regular_files(self.partial)
-        config = self.config
         manifest = Manifest(
             name=self.name,
             task=find(config.architecture).task,
-            packages=self._parts,
+            packages=packages,
             embedding=Embedding(shape=(config.vocab_size, config.hidden_size)),
             per_layer=self._per_layer,
             context=self.recipe.context,

@@ -55,7 +55,7 @@ FIELDS = {
 }
 
 MOST_EXPERTS = 2048
-BLOCKS_AT_ONCE = 8192  # 262,144 weights of Q4 or Q8: the temporaries of dequantising stay near 3 MB
+BLOCKS_AT_ONCE = 2048  # 65,536 weights of Q4 or Q8: temporaries stay in the second cache
 
 
 class GGUFSource(WeightSource):

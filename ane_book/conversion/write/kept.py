@@ -12,13 +12,12 @@ changed, even in a notebook, counts as well. A damaged file is as good as none.
 from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256
-from importlib.metadata import version
 import os
 from pathlib import Path
 import re
 from typing import Any
 
-from ane_book.conversion.target.key import code_key
+from ane_book.conversion.target.key import code_key, version
 from ane_book.device import cache_folder
 from ane_book.errors import InvalidInput
 from mlprogram.files import written_whole
