@@ -5,7 +5,8 @@ is rounded to fp16. A matrix that the encoding leaves as numbers gets the scheme
 its program is written (`ane_book.conversion.quantize.encode`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 from ane_book.conversion.plan import Plan
@@ -13,12 +14,13 @@ from ane_book.conversion.quantize import STORED, Encoded
 from ane_book.errors import InvalidInput, InvalidWeights
 from ane_book.models import find
 from ane_book.models.base.architecture import TensorSpec
-from ane_book.weights import WeightSource, joined
+from ane_book.weights import Integers, WeightSource, joined
 import numpy as np
 import torch
 
 __all__ = ["Encoding", "StoredEncoding", "rounded"]
 
+ROWS = 2048  # of a matrix that are rounded at a time
 OVERFLOW = 65520.0  # the least number that rounds to infinity in fp16
 
 
@@ -60,6 +62,11 @@ class Encoding:
         """A tensor in fp16, the dtype of a package."""
         return rounded(name, self.source.tensor(name))
 
+    def rows(self, name: str) -> Iterator[np.ndarray]:
+        """`half` of a matrix, some rows at a time; that of a vocabulary may be larger than all
+        else."""
+        return (rounded(name, rows) for rows in self.source.rows(name, ROWS))
+
     def read(self, name: str) -> np.ndarray:
         """The values of `half` in float32; torch converts them faster than numpy."""
         return torch.from_numpy(self.half(name)).float().numpy()
@@ -100,6 +107,9 @@ class StoredEncoding(Encoding):
         stored = self.source.integers(name) if self._keeps(name) else None
         return super().half(name) if stored is None else rounded(name, stored.halved())
 
+    def rows(self, name: str) -> Iterator[np.ndarray]:
+        yield self.half(name)
+
     def _keeps(self, name: str) -> bool:
         """Whether the recipe keeps a tensor's integers; a tied embedding goes by `quant_head`."""
         recipe = self.plan.recipe
@@ -120,13 +130,18 @@ class StoredEncoding(Encoding):
 
     def head(self, splits: dict[int, int], weights: dict) -> dict:
         keeps = self.plan.recipe.quant_head == STORED
-        whole, stored = self.source.integers(self._head) if keeps else None, {}
+        whole, stored = self._vocabulary if keeps else None, {}
         if whole is not None:
             start = sum(self.plan.splits[: min(splits)])
             for number, rows in enumerate(splits.values()):
                 stored[f"parts.{number}.weight"] = Encoded.stored(whole.rows(start, start + rows))
                 start += rows
         return weights | stored
+
+    @cached_property
+    def _vocabulary(self) -> Integers | None:
+        """The head's matrix as integers, which its parts share."""
+        return self.source.integers(self._head)
 
 
 def _as_it_is(part: TensorSpec) -> bool:
