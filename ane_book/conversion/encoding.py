@@ -60,7 +60,11 @@ class Encoding:
 
     def half(self, name: str) -> np.ndarray:
         """A tensor in fp16, the dtype of a package."""
-        return rounded(name, self.source.tensor(name))
+        return rounded(name, self.values(name))
+
+    def values(self, name: str) -> np.ndarray:
+        """A tensor before it is rounded, in float32 and new."""
+        return self.source.tensor(name)
 
     def rows(self, name: str) -> Iterator[np.ndarray]:
         """`half` of a matrix, some rows at a time; that of a vocabulary may be larger than all
@@ -69,7 +73,9 @@ class Encoding:
 
     def read(self, name: str) -> np.ndarray:
         """The values of `half` in float32; torch converts them faster than numpy."""
-        return torch.from_numpy(self.half(name)).float().numpy()
+        values = self.values(name)  # becomes the result: new memory costs as much as rounding
+        torch.from_numpy(values).copy_(torch.from_numpy(rounded(name, values)))
+        return values
 
     def layer(self, layer: int, state: dict) -> dict:
         """A layer's state dict; a matrix that is encoded already is an `Encoded`."""
@@ -103,9 +109,9 @@ class StoredEncoding(Encoding):
         outer = self._architecture.outer(self.config)
         self._head = outer.get("head", outer["embedding"]).name
 
-    def half(self, name: str) -> np.ndarray:
+    def values(self, name: str) -> np.ndarray:
         stored = self.source.integers(name) if self._keeps(name) else None
-        return super().half(name) if stored is None else rounded(name, stored.halved())
+        return super().values(name) if stored is None else stored.halved()
 
     def rows(self, name: str) -> Iterator[np.ndarray]:
         yield self.half(name)
