@@ -1,8 +1,8 @@
 """`BundleBuilder`: write a bundle step by step into a folder beside its place, then rename it.
 
 Every step leaves a finished file or nothing, so a conversion that was killed goes on where it
-stopped. Weights are read one layer at a time, and the head's one package at a time; the golden
-numbers (`ane_book.conversion.golden`) come from the same pass.
+stopped. Weights are read one layer at a time, and the head's one part of the vocabulary at a time;
+the golden numbers (`ane_book.conversion.golden`) come from the same pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator
