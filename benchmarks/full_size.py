@@ -27,12 +27,7 @@ import numpy as np
 BAR = 6_000_000_000  # bytes that a conversion may take
 NAME = "full_size"
 
-PEAK = """
-def peak():
-    import resource, sys
-    scale = 1 if sys.platform == "darwin" else 1024  # kB on Linux, bytes on a Mac
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
-"""
+PEAK = "from mlprogram.analysis.memory import peak_resident as peak\n"
 
 CONVERT = """
 import json, sys, time

@@ -12,9 +12,10 @@ Item = TypeVar("Item")
 def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
     """Yield `items`, of which a thread makes the next while the caller is busy with one.
 
-    So a layer is read, and runs for the golden numbers, while the one before is encoded and
-    written; there are two of them in memory, as there are without. What an item raises is raised
-    in its turn. Who may stop early closes the generator, which ends the thread.
+    So a layer, or a part of the head, is read, and runs for the golden numbers, while the one
+    before is encoded and written; there are two of them in memory, as there are without. What an
+    item raises is raised in its turn. Who may stop early closes the generator, which ends the
+    thread.
     """
     end = object()
     with ThreadPoolExecutor(1) as thread:

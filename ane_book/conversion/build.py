@@ -1,8 +1,8 @@
 """`BundleBuilder`: write a bundle step by step into a folder beside its place, then rename it.
 
 Every step leaves a finished file or nothing, so a conversion that was killed goes on where it
-stopped. Weights are read one layer at a time, and the head's one package at a time; the golden
-numbers (`ane_book.conversion.golden`) come from the same pass.
+stopped. Weights are read one layer at a time, and the head's one part of the vocabulary at a time;
+the golden numbers (`ane_book.conversion.golden`) come from the same pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -201,8 +201,12 @@ class BundleBuilder:
         return find(self.config.architecture).outer(self.config)
 
     def write_embedding(self, path: Path) -> None:
+        name = self._outer["embedding"].name
+        header = {"descr": "<f2", "fortran_order": False, "shape": self.source.shape(name)}
         with path.open("wb") as file:
-            np.save(file, self.encoding.half(self._outer["embedding"].name))
+            np.lib.format.write_array_header_1_0(file, header)
+            for rows in self.encoding.rows(name):
+                file.write(rows.data)
 
     def write_per_layer(self, path: Path) -> None:
         """Write what every token gives to the layers, rows (V, L * P)."""
@@ -219,8 +223,8 @@ class BundleBuilder:
     def _vocabulary(self) -> np.ndarray:
         """The head's weight (V, C), fp16; a tied one is the embedding as written, memory-mapped."""
         if "head" not in self._outer:
-            return np.load(self.partial / "embedding.npy", mmap_mode="r")
-        return self.encoding.half(self._outer["head"].name)
+            return np.load(self.partial / "embedding.npy", mmap_mode="c")  # torch warns of "r"
+        return np.concatenate([*self.encoding.rows(self._outer["head"].name)])
 
     # --- layers -------------------------------------------------------------------------------
 
@@ -305,27 +309,39 @@ class BundleBuilder:
         if (self.partial / "golden.npz").exists() and all(map(self._has, programs)):
             return
         for program in programs:
-            splits = self.plan.rows(program)
-            weights = self.head_weights(splits)
-            self.golden.head(tuple(splits.values()), weights)
-            self._whole(program.package, partial(self.head, splits=splits, weights=weights))
+            with closing(ahead(self.parts(program, golden=True))) as weights:
+                self._whole(program.package, partial(self.head, program=program, weights=weights))
+                for _ in weights:  # if the package was there
+                    pass
         self._whole("golden.npz", self.golden.write)
 
-    def head_weights(self, splits: dict[int, int]) -> dict[str, torch.Tensor]:
-        """The state dict of a `Head` with these parts of the vocabulary: number -> rows."""
-        first = sum(self.plan.splits[: min(splits)])
-        rows = slice(first, first + sum(splits.values()))
+    def parts(self, program: Program, golden: bool) -> Iterator[dict[str, torch.Tensor]]:
+        """Yield the state dict of a `Head` with one part of the vocabulary, for each part that a
+        program of the head has; golden: the golden pass runs along."""
+        for number, rows in self.plan.rows(program).items():
+            weights = self._head_weights(number, rows)
+            if golden:
+                self.golden.head((rows,), weights)
+            yield weights
+
+    def _head_weights(self, number: int, count: int) -> dict[str, torch.Tensor]:
+        """The state dict of a `Head` with a part of the vocabulary, of `count` rows."""
+        first = sum(self.plan.splits[:number])
+        rows = slice(first, first + count)
 
         def read(name: str) -> np.ndarray:
             if name == self._outer["norm"].name:
                 return self.read(name)
-            return self._vocabulary[rows].astype(np.float32)
+            return torch.from_numpy(self._vocabulary[rows]).float().numpy()
 
-        return decoder.head_weights(self.config, tuple(splits.values()), read)
+        return decoder.head_weights(self.config, (count,), read)
 
-    def head(self, path: Path, splits: dict[int, int], weights: dict) -> None:
-        """Write a package of the head; `weights` is the state dict of a `Head` with these parts."""
-        write_head(path, self.config, self.recipe, splits, self.encoding.head(splits, weights))
+    def head(self, path: Path, program: Program, weights: Iterable[dict]) -> None:
+        """Write a package of the head; `weights` is what `parts` yields for it."""
+        splits = self.plan.rows(program)
+        parts = ({number: rows} for number, rows in splits.items())
+        encoded = map(self.encoding.head, parts, weights)
+        write_head(path, self.config, self.recipe, splits, encoded)
 
     # --- manifest -----------------------------------------------------------------------------
 
@@ -340,12 +356,12 @@ class BundleBuilder:
         return [part_of(self.partial, program, self.called(program)) for program in programs]
 
     def _write_manifest(self, path: Path) -> None:
+        config, packages = self.config, self._parts  # while the last file is hashed
         hashes, sizes = self.journal.hashes(), regular_files(self.partial)
-        config = self.config
         manifest = Manifest(
             name=self.name,
             task=find(config.architecture).task,
-            packages=self._parts,
+            packages=packages,
             embedding=Embedding(shape=(config.vocab_size, config.hidden_size)),
             per_layer=self._per_layer,
             context=self.recipe.context,

@@ -5,7 +5,8 @@ is rounded to fp16. A matrix that the encoding leaves as numbers gets the scheme
 its program is written (`ane_book.conversion.quantize.encode`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 from ane_book.conversion.plan import Plan
@@ -13,12 +14,13 @@ from ane_book.conversion.quantize import STORED, Encoded
 from ane_book.errors import InvalidInput, InvalidWeights
 from ane_book.models import find
 from ane_book.models.base.architecture import TensorSpec
-from ane_book.weights import WeightSource, joined
+from ane_book.weights import Integers, WeightSource, joined
 import numpy as np
 import torch
 
 __all__ = ["Encoding", "StoredEncoding", "rounded"]
 
+ROWS = 2048  # of a matrix that are rounded at a time
 OVERFLOW = 65520.0  # the least number that rounds to infinity in fp16
 
 
@@ -58,11 +60,22 @@ class Encoding:
 
     def half(self, name: str) -> np.ndarray:
         """A tensor in fp16, the dtype of a package."""
-        return rounded(name, self.source.tensor(name))
+        return rounded(name, self.values(name))
+
+    def values(self, name: str) -> np.ndarray:
+        """A tensor before it is rounded, in float32 and new."""
+        return self.source.tensor(name)
+
+    def rows(self, name: str) -> Iterator[np.ndarray]:
+        """`half` of a matrix, some rows at a time; that of a vocabulary may be larger than all
+        else."""
+        return (rounded(name, rows) for rows in self.source.rows(name, ROWS))
 
     def read(self, name: str) -> np.ndarray:
         """The values of `half` in float32; torch converts them faster than numpy."""
-        return torch.from_numpy(self.half(name)).float().numpy()
+        values = self.values(name)  # becomes the result: new memory costs as much as rounding
+        torch.from_numpy(values).copy_(torch.from_numpy(rounded(name, values)))
+        return values
 
     def layer(self, layer: int, state: dict) -> dict:
         """A layer's state dict; a matrix that is encoded already is an `Encoded`."""
@@ -96,9 +109,12 @@ class StoredEncoding(Encoding):
         outer = self._architecture.outer(self.config)
         self._head = outer.get("head", outer["embedding"]).name
 
-    def half(self, name: str) -> np.ndarray:
+    def values(self, name: str) -> np.ndarray:
         stored = self.source.integers(name) if self._keeps(name) else None
-        return super().half(name) if stored is None else rounded(name, stored.halved())
+        return super().values(name) if stored is None else stored.halved()
+
+    def rows(self, name: str) -> Iterator[np.ndarray]:
+        yield self.half(name)
 
     def _keeps(self, name: str) -> bool:
         """Whether the recipe keeps a tensor's integers; a tied embedding goes by `quant_head`."""
@@ -120,13 +136,18 @@ class StoredEncoding(Encoding):
 
     def head(self, splits: dict[int, int], weights: dict) -> dict:
         keeps = self.plan.recipe.quant_head == STORED
-        whole, stored = self.source.integers(self._head) if keeps else None, {}
+        whole, stored = self._vocabulary if keeps else None, {}
         if whole is not None:
             start = sum(self.plan.splits[: min(splits)])
             for number, rows in enumerate(splits.values()):
                 stored[f"parts.{number}.weight"] = Encoded.stored(whole.rows(start, start + rows))
                 start += rows
         return weights | stored
+
+    @cached_property
+    def _vocabulary(self) -> Integers | None:
+        """The head's matrix as integers, which its parts share."""
+        return self.source.integers(self._head)
 
 
 def _as_it_is(part: TensorSpec) -> bool:

@@ -74,8 +74,8 @@ class Rebuild:
             for _ in builder.golden.layers(layers):
                 pass
         for program in builder.plan.head:
-            splits = builder.plan.rows(program)
-            builder.golden.head(tuple(splits.values()), builder.head_weights(splits))
+            for _ in builder.parts(program, golden=True):
+                pass
         path = folder / "golden.npz"
         builder.golden.write(path)
         with np.load(path) as file:
@@ -87,8 +87,7 @@ class Rebuild:
         self._prepare()
         program = next(p for p in builder.plan.programs if p.package == name)
         if program.parts:
-            splits = builder.plan.rows(program)
-            builder.head(path, splits, builder.head_weights(splits))
+            builder.head(path, program, builder.parts(program, golden=False))
         elif isinstance(builder, EncoderBuilder) and program in builder.plan.pooled:
             builder.write_pooled(path)
         elif program.is_whole:

@@ -55,7 +55,7 @@ FIELDS = {
 }
 
 MOST_EXPERTS = 2048
-BLOCKS_AT_ONCE = 8192  # 262,144 weights of Q4 or Q8: the temporaries of dequantising stay near 3 MB
+BLOCKS_AT_ONCE = 2048  # 65,536 weights of Q4 or Q8: temporaries stay in the second cache
 
 
 class GGUFSource(WeightSource):
@@ -103,6 +103,23 @@ class GGUFSource(WeightSource):
     def _read(self, name: str) -> np.ndarray:
         array = self._dequantize(self._tensors[name])
         return self._architecture.rows_of_gguf(self._config, name, array)
+
+    def rows(self, name: str, count: int) -> Iterator[np.ndarray]:
+        self.shape(name)  # raises
+        tensor = self._tensors.get(name)
+        if tensor is None or name.rpartition(".")[0] not in self._gguf.outer.values():
+            yield from super().rows(name, count)  # of layers, whose rows may have another order
+            return
+        size = tensor.size // tensor.shape[0]
+        for at in range(0, tensor.shape[0], count):
+            rows = min(count, tensor.shape[0] - at)
+            part = replace(
+                tensor,
+                shape=(rows, *tensor.shape[1:]),
+                start=tensor.start + at * size,
+                size=rows * size,
+            )
+            yield self._architecture.rows_of_gguf(self._config, name, self._dequantize(part))
 
     def config(self) -> dict:
         return deepcopy(self._fields)

@@ -7,12 +7,14 @@ Reference for the generator: Salmon et al. 2011, "Parallel random numbers: as ea
 (Philox).
 """
 
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 import hashlib
 import json
 
 from ane_book.models import find
 from ane_book.weights.source import (
+    Shape,
     TokenizerFiles,
     WeightSource,
     plain_rope,
@@ -44,13 +46,23 @@ class RandomSource(WeightSource):
         self._shapes = find(read.architecture).tensors(read)
 
     def _read(self, name: str) -> np.ndarray:
+        return next(self._pieces(name, [self._shapes[name]]))
+
+    def rows(self, name: str, count: int) -> Iterator[np.ndarray]:
+        rows, *more = self.shape(name)
+        counts = [min(count, rows - at) for at in range(0, rows, count)]
+        return self._pieces(name, [(count, *more) for count in counts])
+
+    def _pieces(self, name: str, shapes: Iterable[Shape]) -> Iterator[np.ndarray]:
+        """Yield a tensor in order, in pieces of these shapes."""
         key = hashlib.sha256(f"{self.seed} {name}".encode()).digest()[:16]
         generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
-        array = generator.standard_normal(self._shapes[name], dtype=np.float32)
-        array *= np.float32(SPREAD)
-        if name.lower().endswith(NEAR_ONE):
-            array += np.float32(1.0)
-        return array
+        for shape in shapes:
+            array = generator.standard_normal(shape, dtype=np.float32)
+            array *= np.float32(SPREAD)
+            if name.lower().endswith(NEAR_ONE):
+                array += np.float32(1.0)
+            yield array
 
     def config(self) -> dict:
         return deepcopy(self._config)

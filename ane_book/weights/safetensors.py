@@ -103,7 +103,7 @@ class SafetensorsSource(WeightSource):
     def _read(self, name: str) -> np.ndarray:
         if name in self._rules:
             return self._rules[name].make().numpy()
-        return np.array(self._get(name).float().numpy())
+        return self._get(name).to(torch.float32, copy=True).numpy()
 
     def rows(self, name: str, count: int) -> Iterator[np.ndarray]:
         if name in self._rules or name in self._in_pieces:
@@ -112,7 +112,7 @@ class SafetensorsSource(WeightSource):
         self.shape(name)  # raises
         whole = self._get(name)  # mapped: rows are read when their turn comes
         for at in range(0, len(whole), count):
-            yield np.array(whole[at : at + count].float().numpy())
+            yield whole[at : at + count].to(torch.float32, copy=True).numpy()
 
     def config(self) -> dict:
         return deepcopy(self._config)

@@ -107,6 +107,16 @@ def test_gguf_tensors_longer_than_one_step(tmp_path, monkeypatch):
     np.testing.assert_array_equal(open_source(path).tensor("model.embed_tokens.weight"), whole)
 
 
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "gemma3_text"])
+def test_rows_come_as_the_whole_tensor_has_them(kind, tmp_path):
+    source = open_source(write_gguf(tmp_path / "m.gguf", tiny_model(kind), Type.Q8_0))
+    layer = "model.layers.0.self_attn.q_proj.weight"  # of which llama.cpp reorders rows
+    for name in ("model.embed_tokens.weight", "model.norm.weight", layer):
+        parts = [*source.rows(name, 7)]
+        assert {len(part) for part in parts[:-1]} == {7}
+        np.testing.assert_array_equal(np.concatenate(parts), source.tensor(name))
+
+
 def test_gguf_defaults_and_rope_scaling(tmp_path):
     model = tiny_model("qwen2")
     absent = {"qwen2.rope.freq_base": None, "qwen2.attention.key_length": None}

@@ -35,6 +35,14 @@ def test_random_weights_depend_on_name_and_seed_alone():
         first.tensor("nope")
 
 
+def test_rows_come_as_the_whole_tensor_has_them():
+    source = RandomSource(tiny_config("qwen3"))
+    for name in ("model.embed_tokens.weight", "model.norm.weight"):
+        parts = [*source.rows(name, 7)]
+        assert {len(part) for part in parts[:-1]} == {7}
+        np.testing.assert_array_equal(np.concatenate(parts), source.tensor(name))
+
+
 def test_random_model_has_a_tokenizer_when_there_is_room():
     files = RandomSource(tiny_config("llama", vocab_size=300)).tokenizer()
     tokenizer = Tokenizer.from_str(files.json)

@@ -1,9 +1,12 @@
 """The key that a bundle is kept under: weights, options, the converter and its packages."""
 
+from functools import cache
 from hashlib import sha256
-from importlib.metadata import version
+import importlib.metadata
 
-__all__ = ["CONVERTER", "bundle_key", "code_key"]
+__all__ = ["CONVERTER", "bundle_key", "code_key", "version"]
+
+version = cache(importlib.metadata.version)  # which parses a file, and every block asks
 
 #: Goes up by one with every change of what a conversion writes, so that no bundle of an earlier
 #: converter is taken for one of this; tests/conversion/test_converted.py notices such a change.

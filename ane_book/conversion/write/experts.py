@@ -113,7 +113,8 @@ class Pieces:
         slots: inputs for an adapter (`ane_book.models.base.lora`), where the block has them.
         """
         architecture = find(config.architecture)
-        block, layout = architecture.block(config, kind), architecture.layout(config)
+        with torch.device("meta"):  # no memory for parameters, whose values `lower` makes up
+            block, layout = architecture.block(config, kind), architecture.layout(config)
         for module in block.modules():
             if isinstance(module, Attention) and self.form != "rows":
                 module.form = self.form

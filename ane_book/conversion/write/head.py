@@ -1,9 +1,9 @@
 """The head of a decoder as packages: the final norm, and logits or the winning token."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ane_book.conversion.quantize import Encoded, find_scheme
+from ane_book.conversion.quantize import Encoded, Scheme, find_scheme
 from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
 from ane_book.models import DecoderConfig, find
@@ -21,15 +21,16 @@ def write_head(
     config: DecoderConfig,
     recipe: Recipe,
     splits: dict[int, int],
-    weights: Mapping[str, Tensor | Encoded],
+    weights: Iterable[Mapping[str, Tensor | Encoded]],
 ) -> None:
     """Write a package of the head: logits of some parts of the vocabulary, or the winning token.
 
-    splits: number and rows of each part that the package holds. weights: of a `Head` with them.
+    splits: number and rows of each part that the package holds. weights: of a `Head` with one part,
+    for each of them.
     """
     names = [f"logits_{i}" for i in splits]
     package = PackageWriter(path)
-    stored = package.write_weights(weights, find_scheme(recipe.quant_head))
+    stored = _write_weights(package, weights, find_scheme(recipe.quant_head))
     for name, T in recipe.widths.items():
         function, shape = package.function(name), (1, config.hidden_size, 1, T)
         hidden = {"hidden": function.input("hidden", "fp16", shape)}
@@ -43,6 +44,19 @@ def write_head(
         function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
     what = "Final norm and vocabulary projection, made by ane-book"
     package.finish(recipe.default_function, what)
+
+
+def _write_weights(
+    package: PackageWriter, weights: Iterable[Mapping[str, Tensor | Encoded]], scheme: Scheme
+) -> dict[str, StoredWeight]:
+    """Write the norm, which comes with every part, once, and then the parts."""
+    stored: dict[str, StoredWeight] = {}
+    for i, state in enumerate(weights):
+        if not stored:
+            stored = package.write_weights({"norm.weight": state["norm.weight"]})
+        part = {f"parts.{i}.weight": state["parts.0.weight"]}
+        stored |= package.write_weights(part, scheme)
+    return stored
 
 
 def _add_logits(

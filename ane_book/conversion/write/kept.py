@@ -12,14 +12,13 @@ changed, even in a notebook, counts as well. A damaged file is as good as none.
 from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256
-from importlib.metadata import version
 import os
 from pathlib import Path
 import re
 from typing import Any
 
 from ane_book.bundle.cache import lowered
-from ane_book.conversion.target.key import code_key
+from ane_book.conversion.target.key import code_key, version
 from ane_book.errors import InvalidInput
 from mlprogram.files import written_whole
 from mlprogram.package.files import proto

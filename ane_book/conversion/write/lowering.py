@@ -23,6 +23,7 @@ from torch import Tensor, nn
 __all__ = ["OPSET", "LoweredBlock", "lower"]
 
 OPSET = "CoreML8"  # iOS 18 / macOS 15
+LARGE = 1 << 16  # values of a parameter
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,11 @@ def lower(
 
     What was lowered before is found in the cache (`ane_book.conversion.write.kept`), without
     coremltools, whose import alone takes seconds: other bits or another limit change no block.
+
+    The parameters are replaced, so that the module may be made on torch's device "meta".
     """
     module.eval().requires_grad_(False)  # or the trace keeps every intermediate for a gradient
+    module.load_state_dict(_stand_ins(module), strict=False, assign=True)
     traced = torch.jit.trace(module, tuple(inputs.values()), check_trace=False)
     own = [vars(layer)["eps"] for layer in module.modules() if "eps" in vars(layer)]
     epsilons, dtype = [norm_epsilon, *own], np.dtype(output_dtype)
@@ -66,6 +70,23 @@ def lower(
     return LoweredBlock(list(block.operations), shapes, tuple(block.outputs), names)
 
 
+def _stand_ins(module: nn.Module) -> dict[str, Tensor]:
+    """Random values for a module's parameters; a large one has one value for each row in memory.
+
+    They are distinct, since passes fold special values, such as a norm of ones, and since weights
+    are matched by their bytes. With a value for each weight a block of 100 million would take
+    400 MB, and coremltools as much again.
+    """
+    generator = torch.Generator().manual_seed(0)
+    made = {}
+    for name, value in module.named_parameters():
+        shape = tuple(value.shape)
+        if value.numel() > LARGE and len(value) > 1:
+            shape = (len(value),) + (1,) * (value.dim() - 1)
+        made[name] = torch.randn(shape, generator=generator).expand(value.shape)
+    return made
+
+
 def _text(value) -> str:
     """The text that a MIL_pb2.Value holds."""
     return value.immediateValue.tensor.strings.values[0]
@@ -73,7 +94,8 @@ def _text(value) -> str:
 
 @contextmanager
 def _spared_collector() -> Iterator[None]:
-    """Freeze the objects that exist: coremltools collects garbage at every conversion."""
+    """Freeze the objects that exist: coremltools collects garbage at every conversion. What it
+    leaves behind, in cycles with all constants, is collected at the end."""
     if gc.get_freeze_count():  # frozen by somebody else, who would miss it
         yield
         return
@@ -81,6 +103,7 @@ def _spared_collector() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.collect()
         gc.unfreeze()
 
 
@@ -121,9 +144,6 @@ def _lower(
     parameters."""
     import coremltools as ct
 
-    generator = torch.Generator().manual_seed(0)
-    for parameter in module.parameters():  # distinct: passes fold special values, a norm of ones
-        parameter.data.normal_(generator=generator)
     passes = ct.PassPipeline()
     passes.remove_passes({"common::fuse_conv_scale"})  # it changes weights, which here are open
     model = ct.convert(

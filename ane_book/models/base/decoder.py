@@ -100,8 +100,9 @@ def block_weights(
     for name, parts in architecture.parameters(config, kind).items():
         if names is not None and name not in names:
             continue
-        rows = np.concatenate([part.rows(read(f"{prefix}.{part.name}")) for part in parts])
-        weights[name] = torch.from_numpy(rows).view(shapes[name].shape)
+        rows = [part.rows(read(f"{prefix}.{part.name}")) for part in parts]
+        whole = np.concatenate(rows) if len(rows) > 1 else np.ascontiguousarray(rows[0])
+        weights[name] = torch.from_numpy(whole).view(shapes[name].shape)
     return weights
 
 
