@@ -9,6 +9,7 @@ SmolLM2-135M has its own weights. The two larger models have random ones, which 
 """
 
 from dataclasses import dataclass
+import json
 from pathlib import Path
 import shutil
 import subprocess
@@ -17,13 +18,14 @@ import time
 
 from _common import weights_file
 import ane_book
-from ane_book.evidence import original
 from ane_book.models import read_config
 from ane_book.reference import find_reference
 from ane_book.weights import open_source
 from ane_book.weights.random import RandomSource
 from ane_book.weights.source import WeightSource
 import numpy as np
+from safetensors.torch import save_file
+import torch
 
 CONTEXT = 4096
 
@@ -34,13 +36,15 @@ class Model:
 
     fields: of its config.json. rounds: by the tokens of a prompt. tokens: to decode after each
     prompt, which then is the context. passes: bits of the weights of the engines that take turns,
-    all of which are in memory at once.
+    all of which are in memory at once. leaves: names of engines that it leaves out, which take
+    minutes to compile or to convert it.
     """
 
     fields: dict
     rounds: dict[int, int]
     tokens: int
     passes: tuple[tuple[int, ...], ...] = ((32, 16, 8, 4),)
+    leaves: tuple[str, ...] = ()
 
 
 SMOLLM2_1_7B = {
@@ -49,6 +53,7 @@ SMOLLM2_1_7B = {
     "rms_norm_eps": 1e-5, "rope_theta": 130000.0, "max_position_embeddings": 8192,
     "tie_word_embeddings": True,
 }  # fmt: skip
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 MODELS = {
     "smollm2-135m": Model(
         find_reference("smollm2-135m-instruct").config,
@@ -59,8 +64,11 @@ MODELS = {
         find_reference("qwen2.5-0.5b-instruct").config,
         {16: 3, 128: 3, 256: 3, 1024: 1, 2048: 1, 4000: 1},
         16,
+        leaves=("transformers compiled fp32", "executor lut4"),
     ),
-    "smollm2-1.7b": Model(SMOLLM2_1_7B, {16: 3, 256: 2}, 8, ((16,), (8,), (4,))),
+    "smollm2-1.7b": Model(
+        SMOLLM2_1_7B, {16: 3, 256: 2}, 8, ((16,), (8,), (4,)), ("executor lut4",)
+    ),
 }
 
 
@@ -89,8 +97,11 @@ def weights(model: str) -> WeightSource:
 def _source(folder: Path, model: str, form: str, out: Path) -> None:
     """A folder as Hugging Face has them, weights in fp16."""
     source = weights(model)
-    made = original.model(source.config(), original.weights(source))
-    made.half().save_pretrained(out)
+    tensors = {name: torch.from_numpy(source.tensor(name)).half() for name in source.names()}
+    out.mkdir()
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    named = {"architectures": [ARCHITECTURES[source.config()["model_type"]]], "dtype": "float16"}
+    (out / "config.json").write_text(json.dumps(source.config() | named))
     (out / "tokenizer.json").write_text(source.tokenizer().json)
     (out / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
 

@@ -123,28 +123,28 @@ def stored(engine: Engine) -> str:
     return "none" if computed else engine.form
 
 
-def measure(children: list[Child], model: str, rounds: int, roofs: list) -> None:
+def measure(children: list[Child], model: str, rounds: dict[int, int], roofs: list) -> None:
     """Ask all of them in turns; roofs: what the machine can do, measured before each round."""
-    plan = MODELS[model]
-    for number in range(rounds):
+    for number in range(max(rounds.values())):
         began = time.perf_counter()
         roofs.append(roofline.measure())
-        for prompt, most in plan.rounds.items():
+        for prompt, most in rounds.items():
             ids = [100 + i % 40_000 for i in range(0, 7 * prompt, 7)]
             for child in children if number < most else []:
-                if answer := child.ask(ids, plan.tokens):
+                if answer := child.ask(ids, MODELS[model].tokens):
                     child.found.setdefault(prompt, []).append(answer)
         print(f"{model}: round {number + 1} in {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def run(folder: Path, model: str, engines: list[Engine], threads: int, rounds: int) -> dict:
-    """What the record has of a model."""
+def run(folder: Path, model: str, engines: list[Engine], prompts: list[int], given) -> dict:
+    """What the record has of a model. given: the threads and the most rounds."""
     plan, roofs, done = MODELS[model], [], []
+    rounds = {n: min(plan.rounds.get(n, 1), given.rounds) for n in prompts}
     for bits in plan.passes:
         chosen = [engine for engine in engines if engine.bits in bits]
         with ExitStack() as stack:
-            children = start(chosen, folder, model, threads, stack)
-            measure(children, model, min(rounds, max(plan.rounds.values())), roofs)
+            children = start(chosen, folder, model, given.threads, stack)
+            measure(children, model, rounds, roofs)
         done += children
     config = read_config(plan.fields)
     read = median(found.bandwidth_bytes_s for found in roofs)
@@ -224,6 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--engines", nargs="+", default=[], help="only names with these words")
+    parser.add_argument("--prompts", nargs="+", type=int, help="only these lengths")
     parser.add_argument("--rounds", type=int, default=5, help="at most")
     parser.add_argument("--threads", type=int, default=2)
     usual = Path(tempfile.gettempdir(), "ane-book-models")
@@ -236,11 +237,13 @@ def main() -> None:
     engines = [e for e in engines if any(word in e.name for word in words)]
     models = {}
     for model in given.models:
-        for engine in engines:
+        mine = [e for e in engines if e.name not in MODELS[model].leaves]
+        for engine in mine:
             if any(engine.bits in bits for bits in MODELS[model].passes):
                 _models.prepare(given.folder, model, engine.library, stored(engine))
         if not given.prepare:
-            found = run(given.folder, model, engines, given.threads, given.rounds)
+            prompts = given.prompts or list(MODELS[model].rounds)
+            found = run(given.folder, model, mine, prompts, given)
             report(model, found)
             models[model] = found
             first = next(iter(models.values()))
