@@ -18,11 +18,10 @@ import time
 
 from _common import weights_file
 import ane_book
-from ane_book.models import read_config
+from ane_book.models import DecoderConfig, read_config
 from ane_book.reference import find_reference
 from ane_book.weights import open_source
 from ane_book.weights.random import RandomSource
-from ane_book.weights.source import WeightSource
 import numpy as np
 from safetensors.torch import save_file
 import torch
@@ -72,7 +71,7 @@ MODELS = {
 }
 
 
-def prepare(folder: Path, model: str, library: str, form: str) -> Path:
+def prepare(folder: Path, model: str, library: str, form: str = "") -> Path:
     """The model in a library's form, which is written if it is not there yet."""
     made = folder / model / NAMES[library].format(form)
     if made.exists():
@@ -87,16 +86,10 @@ def prepare(folder: Path, model: str, library: str, form: str) -> Path:
     return made
 
 
-def weights(model: str) -> WeightSource:
-    """SmolLM2-135M's own weights; random ones for another model."""
-    if model == "smollm2-135m":
-        return open_source(weights_file())
-    return RandomSource(MODELS[model].fields)
-
-
 def _source(folder: Path, model: str, form: str, out: Path) -> None:
     """A folder as Hugging Face has them, weights in fp16."""
-    source = weights(model)
+    own = model == "smollm2-135m"
+    source = open_source(weights_file()) if own else RandomSource(MODELS[model].fields)
     tensors = {name: torch.from_numpy(source.tensor(name)).half() for name in source.names()}
     out.mkdir()
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
@@ -108,13 +101,13 @@ def _source(folder: Path, model: str, form: str, out: Path) -> None:
 
 def _bundle(folder: Path, model: str, form: str, out: Path) -> None:
     """A bundle; its form is the option `quant`."""
-    source = prepare(folder, model, "source", "")
+    source = prepare(folder, model, "source")
     ane_book.convert(str(source), out, quant=form, context=CONTEXT)
 
 
 def _genai(folder: Path, model: str, form: str, out: Path) -> None:
     """What the builder of ONNX Runtime GenAI writes; prompts get the last token's logits only."""
-    source = prepare(folder, model, "source", "")
+    source = prepare(folder, model, "source")
     command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-p", form, "-e", "cpu"]
     command += ["-i", str(source), "-o", str(out), "-c", str(folder / "cache")]
     command += ["--extra_options", "prune_lm_head=true"]
@@ -122,57 +115,65 @@ def _genai(folder: Path, model: str, form: str, out: Path) -> None:
 
 
 def _gguf(folder: Path, model: str, form: str, out: Path) -> None:
-    """F16 as llama.cpp's converter writes a Llama or a Qwen2; other forms by its quantiser."""
-    if form != "F16":
-        import llama_cpp
-
-        quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
-        llama_cpp.llama_log_set(quiet, None)
-        options = llama_cpp.llama_model_quantize_default_params()
-        options.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{form}")
-        full = prepare(folder, model, "llama", "F16")
-        names = [str(path).encode() for path in (full, out)]
-        if llama_cpp.llama_model_quantize(*names, options):
-            raise RuntimeError(f"llama.cpp could not quantise {full} to {form}")
+    """F16 as llama.cpp's converter writes it, and other forms by llama.cpp's own quantiser."""
+    if form == "F16":
+        _write_f16(folder, model, out)
         return
+    import llama_cpp
+
+    quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
+    llama_cpp.llama_log_set(quiet, None)
+    options = llama_cpp.llama_model_quantize_default_params()
+    options.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{form}")
+    full = prepare(folder, model, "llama", "F16")
+    if llama_cpp.llama_model_quantize(str(full).encode(), str(out).encode(), options):
+        raise RuntimeError(f"llama.cpp could not quantise {full} to {form}")
+
+
+def _write_f16(folder: Path, model: str, out: Path) -> None:
+    """Matrices in fp16, norms and biases in float32; rows of a Llama's q and k in its own order."""
     import gguf
 
-    source, config = weights(model), read_config(MODELS[model].fields)
-    family = {"llama": "llama", "qwen2": "qwen2"}[config.architecture]
-    writer = gguf.GGUFWriter(out, family)
-    writer.add_context_length(8192)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_heads)
-    writer.add_head_count_kv(config.num_kv_heads)
-    writer.add_layer_norm_rms_eps(MODELS[model].fields["rms_norm_eps"])
-    writer.add_rope_freq_base(MODELS[model].fields["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("none")
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
-    kind = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2}[family]
-    table = gguf.get_tensor_name_map(kind, config.num_layers)
+    source = open_source(prepare(folder, model, "source"))
+    config = read_config(source.config())
+    family = config.architecture
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, family.upper()), config.num_layers)
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
+    writer = gguf.GGUFWriter(out, family)
     for name in source.names():
         array, part = source.tensor(name), name.split(".")[-2]
         if family == "llama" and part in heads:
             rows = array.reshape(heads[part], 2, -1, array.shape[1])
             array = rows.swapaxes(1, 2).reshape(array.shape)
-        named = table.get_name(name, try_suffixes=(".weight", ".bias"))
-        writer.add_tensor(named, array.astype(np.float16) if array.ndim > 1 else array)
+        array = array.astype(np.float16) if array.ndim > 1 else array
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), array)
+    _add_fields(writer, config)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
+def _add_fields(writer, config: DecoderConfig) -> None:
+    """What llama.cpp must know of a model whose vocabulary the file does not have."""
+    writer.add_context_length(config.max_position)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_heads)
+    writer.add_head_count_kv(config.num_kv_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("none")
+
+
 NAMES = {
-    "source": "source", "executor": "bundle-{}", "transformers": "source", "llama": "{}.gguf",
+    "source": "source", "transformers": "source", "executor": "bundle-{}", "llama": "{}.gguf",
     "genai": "genai-{}",
 }  # fmt: skip
 WRITERS = {
-    "source": _source, "executor": _bundle, "transformers": _source, "llama": _gguf,
+    "source": _source, "transformers": _source, "executor": _bundle, "llama": _gguf,
     "genai": _genai,
 }  # fmt: skip

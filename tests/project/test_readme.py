@@ -54,7 +54,7 @@ def models() -> list[str]:
 def speed() -> list[str]:
     runs, loss = record("measurements/decode")["results"], record("measurements/quantization")
     ours = {name: row for name, row in runs.items() if name.startswith("executor")}
-    names = ("executor fp32, state", "executor fp16, state", "executor int8", "executor lut4")
+    names = ("executor fp32", "executor fp16", "executor int8", "executor lut4")
     fp32, fp16, int8, lut4 = (f"{ours[name]['decode_ratio']:.1f}" for name in names)
     prefill = [row["prefill_ratio"] for row in ours.values()]
     opened = record("measurements/opening")["results"]["fp16"]
