@@ -149,7 +149,8 @@ class Session(BundleText):
             return self._append(token_ids)
 
     def _append(self, token_ids: TokenIds) -> np.ndarray | int:
-        *_, last = self._forward(token_ids)
+        for last in self._forward(token_ids):
+            pass  # what an earlier call returned is let go: it may hold megabytes
         return self._after(last)[-1]
 
     def _after(self, call: ChunkOutput) -> np.ndarray | list[int]:
