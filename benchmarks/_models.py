@@ -56,12 +56,12 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 MODELS = {
     "smollm2-135m": Model(
         find_reference("smollm2-135m-instruct").config,
-        {16: 5, 128: 5, 256: 5, 1024: 2, 2048: 2, 4000: 2},
+        {16: 5, 128: 5, 256: 5, 1024: 2, 2048: 2, 4000: 1},
         32,
     ),
     "qwen2.5-0.5b": Model(
         find_reference("qwen2.5-0.5b-instruct").config,
-        {16: 3, 128: 3, 256: 3, 1024: 1, 2048: 1, 4000: 1},
+        {16: 3, 256: 3, 2048: 1, 4000: 1},
         16,
         leaves=("transformers compiled fp32", "executor lut4"),
     ),
