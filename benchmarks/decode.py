@@ -1,153 +1,254 @@
-"""Decode and prefill speed of the executor over `transformers` eager fp32: ratios of one run.
+"""The executor beside transformers, llama.cpp and ONNX Runtime GenAI: speed and memory.
 
-Same weights (SmolLM2-135M-Instruct), same threads, interleaved, median of 5. Absolute figures
-depend on the machine, and on who else uses it; the ratio is what to read. None of it says anything
-about an ANE. ONNX Runtime GenAI runs beside them where `onnxruntime-genai` and `onnx-ir` are
-installed.
+    python benchmarks/decode.py --prepare                        write the models, minutes
+    python benchmarks/decode.py                                  measure all, about 20 minutes
+    python benchmarks/decode.py --models smollm2-135m --rounds 1
+
+The same weights, the same threads, and token ids for a prompt. Each engine is in a process of its
+own and they take turns, so that whatever slows the machine slows all; medians. Absolute figures
+depend on the machine and on who else uses it: read the ratios. None of it is about an ANE.
+
+llama.cpp takes part where `llama-cpp-python` and `gguf` are installed, ONNX Runtime GenAI where
+`onnxruntime-genai` and `onnx-ir` are. The record is research/measurements/decode.json.
 """
 
+import argparse
 from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
+import json
+import os
 from pathlib import Path
 from statistics import median
 import subprocess
 import sys
-from tempfile import TemporaryDirectory
+import tempfile
 import time
 
-from _common import bundle, record, reference_model
+from _common import record
+import _models
+from _models import CONTEXT, MODELS
 from ane_book.book import roofline
-from ane_book.runtime import Session
+from ane_book.models import DecoderConfig, find, read_config
 import numpy as np
 import torch
 
-PROMPT, NEW_TOKENS, ROUNDS, PREFILL = 40, 64, 5, 256
+GREEDY = 24  # tokens that are compared
+MAIN = 256  # the prompt of the table that pages show
 
 
-class Transformers:
-    """`transformers` eager, float32, with its own cache."""
+@dataclass(frozen=True)
+class Engine:
+    """Who computes, with weights of which form and of how many bits. name: in the record."""
 
-    def __init__(self):
-        self.model = reference_model()
-        self.bytes = sum(p.nbytes for p in self.model.parameters())  # tied ones once
-
-    def prefill(self, ids: list[int]) -> int:
-        output = self.model(torch.tensor([ids]), use_cache=True, logits_to_keep=1)
-        self.cache = output.past_key_values
-        return int(output.logits[0, -1].argmax())
-
-    def decode(self, token: int) -> int:
-        output = self.model(torch.tensor([[token]]), past_key_values=self.cache, use_cache=True)
-        return int(output.logits[0, -1].argmax())
+    name: str
+    library: str
+    form: str
+    bits: int
 
 
-class Executor:
-    """This library's executor, over a bundle."""
+ENGINES = [
+    Engine("transformers eager fp32", "transformers", "eager", 32),
+    Engine("transformers compiled fp32", "transformers", "compiled", 32),
+    Engine("ONNX Runtime GenAI fp32", "genai", "fp32", 32),
+    Engine("executor fp32", "executor", "fp32", 32),
+    Engine("executor fp16", "executor", "fp16", 16),
+    Engine("llama.cpp F16", "llama", "F16", 16),
+    Engine("executor int8", "executor", "int8", 8),
+    Engine("llama.cpp Q8_0", "llama", "Q8_0", 8),
+    Engine("executor int4", "executor", "int4", 4),
+    Engine("executor lut4", "executor", "lut4", 4),
+    Engine("llama.cpp Q4_0", "llama", "Q4_0", 4),
+    Engine("ONNX Runtime GenAI int4", "genai", "int4", 4),
+]
 
-    def __init__(self, **options):
-        recipe = {key: options.pop(key) for key in ("kv", "quant") if key in options}
-        made = bundle(**recipe)
-        self.session = Session(made, **options)
-        self.bytes = sum(file.stat().st_size for file in made.path.rglob("weight.bin"))
-
-    def prefill(self, ids: list[int]) -> int:
-        self.session.reset()
-        return int(self.session.prefill(ids).argmax())
-
-    def decode(self, token: int) -> int:
-        return int(self.session.decode(token).argmax())
+#: Modules that an engine takes.
+NEEDS = {
+    "executor": [], "transformers": ["transformers"], "llama": ["llama_cpp", "gguf"],
+    "genai": ["onnxruntime_genai", "onnx_ir"],
+}  # fmt: skip
 
 
-class GenAI:
-    """ONNX Runtime GenAI fp32, over the model that its own builder makes."""
+class Child:
+    """An engine's process."""
 
-    def __init__(self, folder: Path):
-        import onnxruntime_genai as genai
-
-        source, built = folder / "source", folder / "built"
-        reference_model().save_pretrained(source)
-        (source / "tokenizer.json").write_bytes((bundle().path / "tokenizer.json").read_bytes())
-        (source / "tokenizer_config.json").write_text(
-            '{"tokenizer_class": "PreTrainedTokenizerFast"}'
+    def __init__(self, engine: Engine, file: Path, threads: int):
+        given = [engine.library, engine.form, str(file), str(threads), str(CONTEXT)]
+        quiet = {"OMP_NUM_THREADS": str(threads), "TQDM_DISABLE": "1"}
+        self.engine, self.started = engine, time.perf_counter()
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("_peers.py")), *given],
+            env=os.environ | quiet,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-p", "fp32"]
-        command += ["-e", "cpu", "-i", str(source), "-o", str(built), "-c", str(folder / "cache")]
-        subprocess.run(command, check=True, capture_output=True)
-        config = genai.Config(str(built))
-        self.genai, self.model = genai, genai.Model(config)
-        self.bytes = (built / "model.onnx.data").stat().st_size
+        self.found: dict[int, list[dict]] = {}  # answers by the tokens of the prompt
 
-    def prefill(self, ids: list[int]) -> int:
-        parameters = self.genai.GeneratorParams(self.model)
-        parameters.set_search_options(max_length=512, do_sample=False)
-        self.generator = self.genai.Generator(self.model, parameters)
-        self.generator.append_tokens(ids)
-        return self.decode(ids[-1])
+    def ask(self, ids: list[int], new: int) -> dict | None:
+        """Read a prompt and decode so many tokens; None if the process has ended."""
+        try:
+            print(json.dumps({"ids": ids, "new": new}), file=self.process.stdin, flush=True)
+            return json.loads(self.process.stdout.readline())
+        except (BrokenPipeError, json.JSONDecodeError):
+            print(f"{self.engine.name} is left out: its process has ended", flush=True)
+            return None
 
-    def decode(self, token: int) -> int:
-        """The next token after its own last one, which is what greedy decoding would pass."""
-        self.generator.generate_next_token()
-        return int(self.generator.get_next_tokens()[0])
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
 
 
-def measure(runner) -> tuple[float, float]:
-    """(decode, prefill) in tokens per second."""
-    token = runner.prefill(list(range(100, 100 + PROMPT)))
-    start = time.perf_counter()
-    for _ in range(NEW_TOKENS):
-        token = runner.decode(token)
-    decode = NEW_TOKENS / (time.perf_counter() - start)
-    start = time.perf_counter()
-    runner.prefill(list(range(1000, 1000 + PREFILL)))
-    return decode, PREFILL / (time.perf_counter() - start)
+def start(engines: list[Engine], folder: Path, model: str, threads: int, stack) -> list[Child]:
+    """The engines' processes, one after another; each has given its first token."""
+    found = []
+    golden = np.load(folder / model / "bundle-none" / "golden.npz")["tokens"].tolist()
+    for engine in engines:
+        file = _models.prepare(folder, model, engine.library, stored(engine))
+        child = Child(engine, file, threads)
+        stack.callback(child.close)
+        if (first := child.ask(golden, 0)) is None:
+            continue
+        child.first_token_s = time.perf_counter() - child.started
+        if answer := child.ask(golden, GREEDY):
+            child.tokens, child.about = answer["tokens"], first
+            found.append(child)
+    return found
+
+
+def stored(engine: Engine) -> str:
+    """The form of the file: the executor computes with the same fp16 weights in fp16 and fp32."""
+    computed = engine.library == "executor" and engine.bits >= 16
+    return "none" if computed else engine.form
+
+
+def measure(children: list[Child], model: str, rounds: dict[int, int], roofs: list) -> None:
+    """Ask all of them in turns; roofs: what the machine can do, measured before each round."""
+    for number in range(max(rounds.values())):
+        began = time.perf_counter()
+        roofs.append(roofline.measure())
+        for prompt, most in rounds.items():
+            ids = [100 + i % 40_000 for i in range(0, 7 * prompt, 7)]
+            for child in children if number < most else []:
+                if answer := child.ask(ids, MODELS[model].tokens):
+                    child.found.setdefault(prompt, []).append(answer)
+        print(f"{model}: round {number + 1} in {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def run(folder: Path, model: str, engines: list[Engine], prompts: list[int], given) -> dict:
+    """What the record has of a model. given: the threads and the most rounds."""
+    plan, roofs, done = MODELS[model], [], []
+    rounds = {n: min(plan.rounds.get(n, 1), given.rounds) for n in prompts}
+    for bits in plan.passes:
+        chosen = [engine for engine in engines if engine.bits in bits]
+        with ExitStack() as stack:
+            children = start(chosen, folder, model, given.threads, stack)
+            measure(children, model, rounds, roofs)
+        done += children
+    config = read_config(plan.fields)
+    read = median(found.bandwidth_bytes_s for found in roofs)
+    peak = median(found.flops_s for found in roofs)
+    rows = {}
+    for child in done:
+        rows[child.engine.name] = {
+            "first_token_s": child.first_token_s,
+            "weights_mb": child.about["bytes"] / 1e6,
+            "same_tokens": sum(map(int.__eq__, child.tokens[1:], done[0].tokens[1:])),
+            "prompts": {n: row(child, n, config, read, peak) for n in child.found},
+        }
+    return {"read_gb_per_s": read / 1e9, "gflop_per_s": peak / 1e9, "engines": rows}
+
+
+def row(child: Child, prompt: int, config: DecoderConfig, read: float, peak: float) -> dict:
+    """Medians over the rounds, and their shares of what the machine can do."""
+    answers = child.found[prompt]
+    decoded = len(answers[0]["tokens"]) - 1
+    decode = decoded / median(answer["decode_s"] for answer in answers)
+    seconds = median(answer["prefill_s"] for answer in answers)
+    layers, rows = config.num_layers, prompt + decoded / 2
+    values = 2 * layers * config.num_kv_heads * config.head_dim * rows
+    step = child.about["bytes"] + values * child.about["cache_width"]
+    return {
+        "decode_tps": decode,
+        "read_share": decode * step / read,
+        "prefill_tps": prompt / seconds,
+        "flop_share": operations(config, prompt) / seconds / peak,
+        "peak_mb": answers[0]["peak_bytes"] / 1e6,  # prompts grow in a round
+    }
+
+
+def operations(config: DecoderConfig, tokens: int) -> int:
+    """Of a prompt: products of all tokens with the layers and of the last with the head, and
+    attention of each token to those up to it. A multiplication and an addition are two."""
+    shapes = find(config.architecture).tensors(config)
+    layers = sum(int(np.prod(s)) for n, s in shapes.items() if ".layers." in n and len(s) == 2)
+    pairs = tokens * (tokens + 1) // 2
+    attention = 2 * config.num_layers * config.num_heads * config.head_dim * pairs
+    return 2 * (tokens * layers + config.vocab_size * config.hidden_size + attention)
+
+
+def report(model: str, found: dict) -> None:
+    """Print the table of a model."""
+    print(f"{model}: reads {found['read_gb_per_s']:.1f} GB/s, {found['gflop_per_s']:.0f} GFLOP/s")
+    print(f"{'':28}{'prompt':>7}{'decode/s':>9}{'share':>6}{'prefill/s':>10}{'share':>6}{'MB':>6}")
+    for name, engine in found["engines"].items():
+        print(f"{name:28}first token {engine['first_token_s']:.2f} s,", end=" ")
+        print(f"{engine['same_tokens']} of {GREEDY} tokens the same")
+        for prompt, one in engine["prompts"].items():
+            print(
+                f"{prompt:35}{one['decode_tps']:9.1f}{one['read_share']:6.0%}"
+                f"{one['prefill_tps']:10.0f}{one['flop_share']:6.0%}{one['peak_mb']:6.0f}"
+            )
+
+
+def results(found: dict) -> dict:
+    """The engines at a prompt of 256 tokens, as ratios to the first of them, too."""
+    rows = {n: e["prompts"][MAIN] for n, e in found["engines"].items() if MAIN in e["prompts"]}
+    base = next(iter(rows.values()), {})
+    for name, one in rows.items():
+        rows[name] = {"first_token_s": found["engines"][name]["first_token_s"], **one}
+        for kind in ("decode", "prefill"):
+            rows[name][f"{kind}_ratio"] = one[f"{kind}_tps"] / base[f"{kind}_tps"]
+    return rows
+
+
+def versions() -> dict[str, str]:
+    """Of the engines that are installed."""
+    names = {"transformers": "transformers", "llama_cpp": "llama-cpp-python",
+             "onnxruntime_genai": "onnxruntime-genai"}  # fmt: skip
+    return {name: version(name) for module, name in names.items() if find_spec(module)}
 
 
 def main() -> None:
-    with ExitStack() as stack:
-        runners = {
-            "transformers eager fp32": Transformers(),
-            "executor fp32, state": Executor(precision="fp32"),
-            "executor fp32, host": Executor(precision="fp32", kv="host"),
-            "executor fp16, state": Executor(precision="fp16"),
-            "executor int8": Executor(precision="fp16", quant="int8"),
-            "executor lut4": Executor(precision="fp16", quant="lut4"),
-        }
-        if find_spec("onnxruntime_genai") and find_spec("onnx_ir"):
-            folder = Path(stack.enter_context(TemporaryDirectory()))
-            runners["ONNX Runtime GenAI fp32"] = GenAI(folder)
-        rates = {name: [] for name in runners}
-        with torch.inference_mode():
-            for runner in runners.values():
-                measure(runner)  # warm up
-            for _ in range(ROUNDS):
-                for name, runner in runners.items():
-                    rates[name].append(measure(runner))
-        read = roofline.measure().bandwidth_bytes_s / 1e9
-    medians = {n: [float(median(v)) for v in np.array(r).T] for n, r in rates.items()}
-    report(medians, {name: runner.bytes for name, runner in runners.items()}, read)
-
-
-def report(medians: dict[str, list[float]], weights: dict[str, int], read: float) -> None:
-    """Print and record the table. weights: bytes that a decode step reads; read: GB/s."""
-    base = medians["transformers eager fp32"]
-    print(f"{torch.get_num_threads()} threads, reads {read:.1f} GB/s")
-    print(f"{'':26}{'decode/s':>9}{'ratio':>7}{'GB/s':>6}{'share':>7}{'prefill/s':>11}{'ratio':>7}")
-    table = {}
-    for name, (decode, prefill) in medians.items():
-        rate = decode * weights[name] / 1e9
-        table[name] = {
-            "decode_tps": decode,
-            "decode_ratio": decode / base[0],
-            "decode_gb_per_s": rate,
-            "read_share": rate / read,
-            "prefill_tps": prefill,
-            "prefill_ratio": prefill / base[1],
-        }
-        print(
-            f"{name:26}{decode:9.1f}{decode / base[0]:7.2f}{rate:6.1f}{rate / read:7.0%}"
-            f"{prefill:11.0f}{prefill / base[1]:7.2f}"
-        )
-    record("decode", {"read_gb_per_s": read, "rounds": ROUNDS, "results": table})
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--engines", nargs="+", default=[], help="only names with these words")
+    parser.add_argument("--prompts", nargs="+", type=int, help="only these lengths")
+    parser.add_argument("--rounds", type=int, default=5, help="at most")
+    parser.add_argument("--threads", type=int, default=2)
+    usual = Path(tempfile.gettempdir(), "ane-book-models")
+    parser.add_argument("--folder", type=Path, default=usual, help="where models are written")
+    parser.add_argument("--prepare", action="store_true", help="write the models only")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    engines = [e for e in ENGINES if all(map(find_spec, NEEDS[e.library]))]
+    words = given.engines or [""]
+    engines = [e for e in engines if any(word in e.name for word in words)]
+    models = {}
+    for model in given.models:
+        mine = [e for e in engines if e.name not in MODELS[model].leaves]
+        for engine in mine:
+            if any(engine.bits in bits for bits in MODELS[model].passes):
+                _models.prepare(given.folder, model, engine.library, stored(engine))
+        if not given.prepare:
+            prompts = given.prompts or list(MODELS[model].rounds)
+            found = run(given.folder, model, mine, prompts, given)
+            report(model, found)
+            models[model] = found
+            first = next(iter(models.values()))
+            parts = {"versions": versions(), "results": results(first), "models": models}
+            record("decode", parts)
 
 
 if __name__ == "__main__":

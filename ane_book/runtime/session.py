@@ -8,7 +8,7 @@ Taught in the chapters "What a token costs" and "The cache".
 Letters: T tokens of a call, S slots of the cache (the context), V vocabulary.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
@@ -149,7 +149,7 @@ class Session(BundleText):
             return self._append(token_ids)
 
     def _append(self, token_ids: TokenIds) -> np.ndarray | int:
-        *_, last = self._forward(token_ids)
+        (last,) = deque(self._forward(token_ids), maxlen=1)  # earlier ones are let go
         return self._after(last)[-1]
 
     def _after(self, call: ChunkOutput) -> np.ndarray | list[int]:
