@@ -62,7 +62,7 @@ class Region:
 class Written:
     """A number: how many slots of these states were written, of `slots`; see `run/states.py`."""
 
-    names: tuple[str, str]
+    names: tuple[str, ...]
     slots: int
 
     def of(self, states: States) -> int:
@@ -200,21 +200,22 @@ class Recorder(TorchDispatchMode):
             else:
                 words.append((None, int(value)))
         if name == "attention":
-            words.append(self.written(*given[:1], *words[2:5:2]))
+            words.append(self.written(given[0], words[2], words[4]))
         self.calls.append(KernelCall(native.entry(name), words, self.step))
         return 0
 
     def written(self, attention: int, *cache: Place) -> Place:
         """How many slots attention has to look at, of the first part of its keys and values."""
-        shape = native_ops.Attention.from_address(attention)
-        tail = (shape.slots[0], shape.depth)
+        shape, names = native_ops.Attention.from_address(attention), list[str]()
+        slots, depth = shape.slots[0], shape.depth
         for region, offset in cache:
-            if not (isinstance(region, Region) and region.is_state) or region.name in self.updated:
-                return None, tail[0]
+            if not isinstance(region, Region) or not region.is_state or region.name in self.updated:
+                return None, slots
             tensor = region.tensor
-            if tensor.shape[-2:] != tail or offset % (tail[0] * tail[1] * tensor.itemsize):
-                return None, tail[0]
-        return Written(tuple(region.name for region, _ in cache), tail[0]), 0
+            if tensor.shape[-2:] != (slots, depth) or offset % (slots * depth * tensor.itemsize):
+                return None, slots
+            names.append(region.name)
+        return Written(tuple(names), slots), 0
 
     def fill(self, name: str, how: int, to: Tensor, *operands: Tensor) -> Tensor:
         """Record `copy` or `elementwise`: operands, which are broadcast, to a tensor."""

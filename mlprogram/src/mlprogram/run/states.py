@@ -7,8 +7,10 @@ otherwise read the whole cache.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mlprogram.ops.tensor_transformation import write_slice
+import numpy as np
 from torch import Tensor
 
 __all__ = ["States", "slots_written", "update_state"]
@@ -41,7 +43,7 @@ class States(dict[str, Tensor]):
         return self
 
 
-def update_state(states: States, name: str, update: Tensor, **view: Sequence | None) -> None:
+def update_state(states: States, name: str, update: Tensor, **view: Any) -> None:
     """`write_slice` to a state."""
     known = states.written.pop(name, None)  # should it fail, nothing is known
     write_slice(states[name], update, **view)
@@ -71,5 +73,5 @@ def _reach(
 def slots_written(tensor: Tensor) -> int:
     """The slots of a state up to the last one that has a byte other than zero."""
     words = tensor.contiguous().numpy().view(f"u{tensor.itemsize}")
-    (found,) = words.any(axis=(*range(words.ndim - 2), -1)).nonzero()
+    (found,) = np.nonzero(words.any(axis=(*range(words.ndim - 2), -1)))
     return int(found[-1]) + 1 if found.size else 0

@@ -55,7 +55,8 @@ class NativeStretch:
         self._new = [(b.tensor.dtype, b.tensor.shape) for b in new]
         counts = [*dict.fromkeys(b for b in read if isinstance(b, Written))]
         self._updated, self._written = recorder.updated, counts
-        number = {b: 2 + i for i, b in enumerate((*given, *new, *counts))}
+        bases: list[Region | Written] = [*given, *new, *counts]
+        number = {b: 2 + i for i, b in enumerate(bases)}
         self._results = [
             x if b is None else _View(number[b] - 2, x.shape, x.stride(), int(x.storage_offset()))
             for x, b in zip(results, owners, strict=True)
@@ -74,7 +75,7 @@ class NativeStretch:
             words += [call.entry, len(call.arguments)]
             for b, offset in call.arguments:
                 base = 0 if b is None else number.get(b, 1)
-                words += [base, offset if b is None else offset + offsets.get(b, 0)]
+                words += [base, offset + offsets.get(b, 0) if isinstance(b, Region) else offset]
         self._table = (ctypes.c_int64 * len(words))(*words)
 
     def __call__(self, states: States, *given: Tensor) -> tuple:
@@ -120,13 +121,14 @@ def _arranged(
 
     A region is in use from the first call that names it to the last.
     """
-    last = {b: i for i, call in enumerate(calls) for b, _ in call.arguments if b is not None}
+    used = [[b for b, _ in call.arguments if isinstance(b, Region)] for call in calls]
+    last = {b: i for i, regions in enumerate(used) for b in regions}
     offsets: dict[Region, int] = {}
     live: list[tuple[int, int, Region]] = []  # begin, end
     size = 0
-    for i, call in enumerate(calls):
-        for b, _ in call.arguments:
-            if b is None or b in elsewhere or b in offsets:
+    for i, regions in enumerate(used):
+        for b in regions:
+            if b in elsewhere or b in offsets:
                 continue
             begin = 0
             for start, end, _ in live:
