@@ -206,7 +206,7 @@ class Recorder(TorchDispatchMode):
 
     def written(self, attention: int, *cache: Place) -> Place:
         """How many slots attention has to look at, of the first part of its keys and values."""
-        shape, names = native_ops.Attention.from_address(attention), list[str]()
+        shape, names = native_ops.AttentionShape.from_address(attention), list[str]()
         slots, depth = shape.slots[0], shape.depth
         for region, offset in cache:
             if not isinstance(region, Region) or not region.is_state or region.name in self.updated:

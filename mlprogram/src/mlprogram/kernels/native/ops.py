@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "Attention",
+    "AttentionShape",
     "Rounding",
     "attention",
     "batch_matmul",
@@ -35,7 +35,7 @@ class Rounding(IntEnum):
     AS_ONE, AS_OPS, SPELLED_OUT = range(3)
 
 
-class Attention(ctypes.Structure):
+class AttentionShape(ctypes.Structure):
     """`Attention` of attention.c."""
 
     _fields_ = (
@@ -188,7 +188,7 @@ def attention(
     """
     function, half = kernel("attention"), dtype == torch.float16
     counts = (ctypes.c_int64 * 2)(*slots)
-    record = Attention(*shape, counts, mask_rows, half, rounding, scale)
+    record = AttentionShape(*shape, counts, mask_rows, half, rounding, scale)
     address, parts = ctypes.addressof(record), len(slots)
     Pointers = ctypes.c_void_p * 2
 
