@@ -21,35 +21,38 @@ UNKNOWN = 2**63 - 1  # slots: more than there are
 
 
 class States(dict[str, Tensor]):
-    """Tensors by name, and how many slots of each, its last axis but one, may hold something: all
-    bytes of the others are zero. Compiled code reads and raises these numbers.
+    """Tensors by name. Of each it may be known how many of its slots, its last axis but one, were
+    written; all bytes of the others are zero. Compiled code reads and raises these numbers.
 
     lent: whether others may write to the tensors too.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]):
         super().__init__(tensors)
-        self._written = {name: ctypes.c_int64(UNKNOWN) for name in tensors}
+        self._numbers = {name: ctypes.c_int64(UNKNOWN) for name in tensors}
         self.lent = False
 
     def __setitem__(self, name: str, tensor: Tensor) -> None:
         self.forget(name)
         super().__setitem__(name, tensor)
 
-    def written(self, name: str) -> int:
-        return self._written[name].value
+    @property
+    def written(self) -> dict[str, int]:
+        """The slots of each state of which that is known."""
+        numbers = {name: number.value for name, number in self._numbers.items()}
+        return {name: slots for name, slots in numbers.items() if slots != UNKNOWN}
 
     def address(self, name: str) -> int:
-        """Where that number is."""
-        return ctypes.addressof(self._written[name])
+        """Where the number of a state is."""
+        return ctypes.addressof(self._numbers[name])
 
     def note(self, name: str, slots: int) -> None:
         """Note that so many slots of a state may hold something, and the others hold zeros."""
         if not self.lent:
-            self._written[name].value = slots
+            self._numbers[name].value = slots
 
     def forget(self, name: str) -> None:
-        self._written[name].value = UNKNOWN
+        self._numbers[name].value = UNKNOWN
 
     def lend(self) -> "States":
         """These tensors for others, of which nothing is known from now on."""
@@ -61,10 +64,10 @@ class States(dict[str, Tensor]):
 
 def update_state(states: States, name: str, update: Tensor, **view: Any) -> None:
     """`write_slice` to a state."""
-    known = states.written(name)
+    known = states.written.get(name)
     states.forget(name)  # should it fail, nothing is known
     write_slice(states[name], update, **view)
-    if known != UNKNOWN:
+    if known is not None:
         states.note(name, max(known, _reach(states[name].shape[-2], **view)))
 
 

@@ -14,7 +14,7 @@
 
 #define FAINT 100        /* e^-100 counts as 0 */
 #define MANY (10 * ROWS) /* query rows that a thread takes at a time */
-#define FEW 8            /* query rows up to which vectors go along a key */
+#define FEW (LANES > 4 ? 8 : 4) /* query rows up to which vectors go along a key */
 #define KEYS (4 * ROWS)  /* keys whose scores are put in their places together */
 #define PIECE 512        /* slots that are summed alone; threads share them where heads are few */
 #define NEAR 2048        /* bytes that keys and values are fetched ahead */
@@ -45,7 +45,7 @@ typedef struct {
 } Job;
 
 /* Up to MANY query rows of a head, n from `row` on, and room for them: q as columns (D, span) or,
- * of few rows, as rows (n, padded); scores (n, width); the sums of both parts (2, height, padded);
+ * of few rows, as rows (n, D); scores (n, width); the sums of both parts (2, height, padded);
  * a row of the mask (N), and what it adds to scores (width). Of one piece, or of each: its sums
  * (height, padded), and values (DEPTH, padded). Rows may be long: none is on the stack. */
 typedef struct Block {
@@ -143,6 +143,12 @@ static inline void fetch(const char *row, int64_t bytes)
     for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line + NEAR);
 }
 
+/* Whether vectors go along a key, which they fill. */
+static inline int has_few(const Block *block)
+{
+    return block->n <= FEW && block->job->shape->depth % LANES == 0;
+}
+
 /* The number-th block of rows, of one head after the other. */
 static void take_queries(Block *block, int64_t number)
 {
@@ -151,38 +157,49 @@ static void take_queries(Block *block, int64_t number)
     block->b = number / blocks, block->row = number % blocks * MANY;
     block->n = MIN(MANY, a->rows - block->row);
     int64_t n = block->n, span = ROUND_UP(n, LANES), size = a->is_half ? 2 : 4;
+    int few = has_few(block);
     const char *q = (const char *)block->job->q + (block->b * a->rows + block->row) * D * size;
     memset(block->q, 0, padded * span * sizeof(float));
     for (int64_t i = 0; i < n; i++) {
-        float *line = n > FEW ? block->values : block->q + i * padded;
+        float *line = few ? block->q + i * padded : block->values;
         widen(q + i * D * size, a->is_half, D, line, padded);
-        for (int64_t d = 0; d < D && n > FEW; d++) block->q[d * span + i] = line[d];
+        for (int64_t d = 0; d < D && !few; d++) block->q[d * span + i] = line[d];
     }
 }
 
-/* y (ROWS, span) = the dot products of ROWS keys at most with n query rows. */
-static void score_some(const Attention *a, const char *const *keys, int64_t some, int64_t n,
-                       const float *q, float *y, int64_t span)
+/* y (ROWS, span) = the dot products of ROWS keys at most with query rows. */
+static void score_some(const Attention *a, const char *const *keys, int64_t some, const float *q,
+                       float *y, int64_t span)
 {
-    int64_t D = a->depth, padded = ROUND_UP(D, LANES), size = a->is_half ? 2 : 4;
-    int64_t step = n > FEW ? DEPTH : LONG;
-    float w[ROWS * LONG];
-    lanes sums[(FEW + 4) * ROWS];
-    if (n > FEW)
-        memset(y, 0, ROWS * span * sizeof(float));
-    else
-        memset(sums, 0, ROUND_UP(n, 4) * ROWS * sizeof(lanes));
-    for (int64_t d = 0; d < D; d += step) {
-        int64_t part = MIN(step, D - d);
+    int64_t D = a->depth, size = a->is_half ? 2 : 4;
+    float w[ROWS * DEPTH];
+    memset(y, 0, ROWS * span * sizeof(float));
+    for (int64_t d = 0; d < D; d += DEPTH) {
+        int64_t part = MIN(DEPTH, D - d);
         for (int64_t e = 0; e < ROWS; e++)
-            widen(keys[MIN(e, some - 1)] + d * size, a->is_half, part, w + e * step,
+            widen(keys[MIN(e, some - 1)] + d * size, a->is_half, part, w + e * DEPTH,
                   ROUND_UP(part, LANES));
-        if (n > FEW) add_tiles(w, q + d * span, y, part, span);
-        for (int64_t i = 0; i < n && n <= FEW; i += WIDE)
-            wide_dots(w, q + i * padded + d, sums + i * ROWS, part, padded);
+        add_tiles(w, q + d * span, y, part, span);
     }
-    for (int64_t e = 0; e < ROWS && n <= FEW; e++)
-        for (int64_t i = 0; i < n; i += 4) four_sums(sums + i * ROWS + e, ROWS, y + e * span + i);
+}
+
+static inline __attribute__((always_inline)) lanes load(const char *p, int is_half)
+{
+    return is_half ? load_half((const half *)p) : load_single((const float *)p);
+}
+
+/* y = the dot products of a key with few query rows, four at a time; there is room for them. */
+static inline __attribute__((always_inline)) void score_few(const char *key, int is_half, int64_t D,
+                                                            int64_t n, const float *q, float *y)
+{
+    for (int64_t i = 0; i < n; i += 4, q += 4 * D) {
+        lanes sums[4] = {{0}};
+        for (int64_t d = 0; d < D; d += LANES) {
+            lanes v = load(key + d * (is_half ? 2 : 4), is_half);
+            UNROLLED for (int r = 0; r < 4; r++) sums[r] += v * load_single(q + r * D + d);
+        }
+        four_sums(sums, 1, y + i);
+    }
 }
 
 /* Scores of query rows with the keys of a piece. */
@@ -191,6 +208,7 @@ static void score(const Block *block, int64_t p)
     const Job *j = block->job;
     const Attention *a = j->shape;
     int64_t to, n = block->n, span = ROUND_UP(n, LANES), bytes = a->depth * (a->is_half ? 2 : 4);
+    int few = has_few(block);
     float y[KEYS * ROUND_UP(MANY, LANES)];
     for (int64_t k = piece(&j->slots, p, &to); k < to; k += KEYS) {
         int64_t some = MIN(KEYS, to - k);
@@ -200,24 +218,63 @@ static void score(const Block *block, int64_t p)
             key[e] = slot(a, j->keys, block->b, j->slots.open[k + e]);
             fetch(key[e], bytes);
         }
-        for (int64_t e = 0; e < some; e += ROWS)
-            score_some(a, key + e, MIN(ROWS, some - e), n, block->q, y + e * span, span);
+        for (int64_t e = 0; e < some; e += few ? 1 : ROWS)
+            if (!few)
+                score_some(a, key + e, MIN(ROWS, some - e), block->q, y + e * span, span);
+            else if (a->is_half)
+                score_few(key[e], 1, a->depth, n, block->q, y + e * span);
+            else
+                score_few(key[e], 0, a->depth, n, block->q, y + e * span);
         for (int64_t i = 0; i < n; i++, out += j->width)
             for (int64_t e = 0; e < some; e++) out[e] = y[e * span + i];
     }
 }
 
-/* parts (n, padded), the at-th, = the weights of a piece times its values. */
-static void add_values(const Block *block, int64_t p, int64_t at)
+/* Sums of the values of slots from .. to, at LANES * vectors columns from d on, for four query rows
+ * at most from i on. */
+static inline __attribute__((always_inline)) void weigh_few(const Block *block, int is_half,
+                                                            int64_t from, int64_t to, int64_t i,
+                                                            int64_t d, int vectors, float *sums)
+{
+    const Job *j = block->job;
+    int64_t D = j->shape->depth, size = is_half ? 2 : 4;
+    const float *weights[4];
+    lanes total[4][WIDE] = {{{0}}};
+    for (int r = 0; r < 4; r++)
+        weights[r] = block->scores + MIN(i + r, block->n - 1) * j->width + place(&j->slots, from);
+    for (int64_t k = 0; k < to - from; k++) {
+        const char *value = slot(j->shape, j->values, block->b, j->slots.open[from + k]) + d * size;
+        UNROLLED for (int v = 0; v < vectors; v++) {
+            lanes some = load(value + v * LANES * size, is_half);
+            __builtin_prefetch(value + v * LANES * size + NEAR);
+            UNROLLED for (int r = 0; r < 4; r++) total[r][v] += weights[r][k] * some;
+        }
+    }
+    for (int r = 0; r < MIN(4, block->n - i); r++)
+        for (int v = 0; v < vectors; v++)
+            *(lanes *)(sums + (i + r) * D + d + v * LANES) = total[r][v];
+}
+
+static inline __attribute__((always_inline)) void add_few(const Block *block, int is_half,
+                                                          int64_t from, int64_t to, float *sums)
+{
+    int64_t D = block->job->shape->depth;
+    for (int64_t i = 0; i < block->n; i += 4) {
+        int64_t d = 0;
+        for (; d + WIDE * LANES <= D; d += WIDE * LANES)
+            weigh_few(block, is_half, from, to, i, d, WIDE, sums);
+        for (; d < D; d += LANES) weigh_few(block, is_half, from, to, i, d, 1, sums);
+    }
+}
+
+/* sums (n, padded) = the weights of slots from .. to times their values. */
+static void add_many(const Block *block, int64_t from, int64_t to, float *sums, float *values)
 {
     const Job *j = block->job;
     const Attention *a = j->shape;
-    int64_t D = a->depth, padded = ROUND_UP(D, LANES), size = a->is_half ? 2 : 4, n = block->n, to;
-    int64_t height = ROUND_UP(n, ROWS) * padded;
-    float w[ROWS * DEPTH], *sums = block->parts + at * height;
-    float *values = block->values + at * DEPTH * padded;
-    memset(sums, 0, height * sizeof(float));
-    for (int64_t k = piece(&j->slots, p, &to); k < to; k += DEPTH) {
+    int64_t D = a->depth, padded = ROUND_UP(D, LANES), size = a->is_half ? 2 : 4, n = block->n;
+    float w[ROWS * DEPTH];
+    for (int64_t k = from; k < to; k += DEPTH) {
         int64_t part = MIN(DEPTH, to - k);
         for (int64_t e = 0; e < part; e++) {
             const char *value = slot(a, j->values, block->b, j->slots.open[k + e]);
@@ -232,6 +289,22 @@ static void add_values(const Block *block, int64_t p, int64_t at)
             add_tiles(w, values, sums + i * padded, part, padded);
         }
     }
+}
+
+/* parts (n, padded), the at-th, = the weights of a piece times its values. */
+static void add_values(const Block *block, int64_t p, int64_t at)
+{
+    const Attention *a = block->job->shape;
+    int64_t padded = ROUND_UP(a->depth, LANES), height = ROUND_UP(block->n, ROWS) * padded, to;
+    int64_t from = piece(&block->job->slots, p, &to);
+    float *sums = block->parts + at * height;
+    memset(sums, 0, height * sizeof(float));
+    if (!has_few(block))
+        add_many(block, from, to, sums, block->values + at * DEPTH * padded);
+    else if (a->is_half)
+        add_few(block, 1, from, to, sums);
+    else
+        add_few(block, 0, from, to, sums);
 }
 
 /* The sums of a piece to those of its part. */

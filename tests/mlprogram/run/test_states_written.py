@@ -1,0 +1,109 @@
+"""What is known of how far states are filled, and that no result depends on it: `run/states.py`."""
+
+from random import Random
+
+from mlprogram import MLProgram
+from mlprogram.kernels import native
+from mlprogram.ops.tensor_transformation import slice_of, write_slice
+from mlprogram.run.states import States, slots_written, update_state
+import numpy as np
+import pytest
+import torch
+
+SHAPE = (3, 7, 4)
+
+
+def some_slice(random: Random) -> dict:
+    """Arguments of a slice of SHAPE, of any form that MIL has."""
+    flags = [[random.random() < 0.3 for _ in SHAPE] for _ in range(2)]
+    squeezed = [random.random() < 0.2 for _ in SHAPE]
+    stride = [random.choice([1, 1, 2, 3, -1, -2]) for _ in SHAPE]
+    begin = [random.randrange(-size, size) for size in SHAPE]
+    end = [random.randrange(-size, size + 3) for size in SHAPE]
+    masks = {"begin_mask": flags[0], "end_mask": flags[1], "squeeze_mask": squeezed}
+    kept = {k: v for k, v in {"stride": stride, **masks}.items() if random.random() < 0.5}
+    return {"begin": begin, "end": end, **kept}
+
+
+def test_no_slot_beyond_what_is_noted_was_written():
+    random, found = Random(0), set()
+    for _ in range(2000):
+        view, states = some_slice(random), States({"s": torch.zeros(SHAPE)})
+        states.note("s", before := random.randrange(3))
+        update_state(states, "s", torch.ones_like(slice_of(states["s"], **view)), **view)
+        assert max(before, slots_written(states["s"])) <= states.written["s"] <= SHAPE[1]
+        found.add(states.written["s"])
+    assert len(found) > 4  # it is no mere bound
+
+
+def test_an_update_that_fails_leaves_nothing_known():
+    states = States({"s": torch.zeros(SHAPE)})
+    states.note("s", 0)
+    with pytest.raises(ValueError, match="an update of shape"):
+        update_state(states, "s", torch.ones(1), begin=[0, 0, 0], end=[3, 7, 4])
+    assert not states.written
+    write_slice(states["s"], torch.ones(3, 1, 4), [0, 6, 0], [3, 7, 4])
+    assert slots_written(states["s"]) == 7
+
+
+def test_minus_zero_is_a_byte_other_than_zero():
+    assert slots_written(torch.tensor([[0.0], [-0.0], [0.0]], dtype=torch.float16)) == 2
+
+
+# --- of a decoder ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def decoder(tiny_bundle):
+    _, bundle = tiny_bundle("llama", kv="state")
+    (path,) = bundle.path.glob("layers*.mlpackage")
+    return MLProgram(path, "decode")
+
+
+def inputs_at(program: MLProgram, position: int) -> dict:
+    """Inputs of a step, where the mask closes all slots from `position` on."""
+    given = program.random_inputs(position)
+    mask = np.zeros(given["mask"].shape, np.float16)
+    mask[..., position:-1] = -40000
+    return given | {"mask": mask, "position": np.int32([position])}
+
+
+def steps(program: MLProgram, state, positions) -> list[dict]:
+    return [program.predict(inputs_at(program, at), state) for at in positions]
+
+
+def same(found: list[dict], right: list[dict]) -> bool:
+    pairs = zip(found, right, strict=True)
+    return all(np.array_equal(a[n], b[n], equal_nan=True) for a, b in pairs for n in b)
+
+
+@pytest.mark.skipif(not native.available(), reason=native.status()[1])
+def test_a_step_reads_the_slots_that_were_written(decoder):
+    """A value that was put behind the executor's back, where it knows of zeros, is not read."""
+    state = decoder.make_state()
+    assert set(state._states.written.values()) == {0}
+    expected = steps(decoder, decoder.make_state(), range(4))
+    steps(decoder, state, range(3))
+    assert set(state._states.written.values()) == {3}
+    dict.__getitem__(state._states, "keys")[..., 10, :] = float("nan")
+    assert same(steps(decoder, state, [3]), expected[3:])
+
+
+@pytest.mark.parametrize("how", ["lent", "lent before", "written"])
+def test_what_others_put_into_a_closed_slot_counts(decoder, how):
+    """As step by step: not a number shows through the mask."""
+    plain = MLProgram(decoder.package, decoder.name, without=["runner"], _shared=decoder._shared)
+    answers = []
+    for program in (decoder, plain):
+        state = program.make_state()
+        lent = state.tensors if how == "lent before" else None
+        first = steps(program, state, range(3))
+        if how == "written":
+            keys = state.read_state("keys")
+            keys[..., 10, :] = np.nan
+            state.write_state("keys", keys)
+            assert state._states.written["keys"] == 11
+        else:
+            (lent or state.tensors)["keys"][..., 10, :] = float("nan")
+        answers.append([*first, *steps(program, state, [3, 4])])
+    assert same(*answers) and np.isnan(answers[0][-1]["hidden_out"]).any()
