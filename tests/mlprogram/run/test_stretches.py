@@ -376,7 +376,7 @@ def test_python_writes_a_state_that_an_earlier_stretch_read(tmp_path):
 
 @pytest.mark.parametrize("row", [0, 3, -1, 4])
 def test_what_goes_back_to_a_state_is_changed_in_place(tmp_path, row):
-    """As torch.export writes a cache; a row that there is none of is refused, and nothing written."""
+    """As torch.export writes a cache; for a row that there is none of nothing is written."""
     layer = {"begin": const([1, 0, 0]), "end": const([2, 4, 6])}
     row_of = {"end_mask": const([True, False, True]), "begin_mask": const([True, False, True])}
     ops = [
