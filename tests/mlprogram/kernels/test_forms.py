@@ -249,6 +249,27 @@ class TestRotary:
         np.testing.assert_array_equal(np.isfinite(fused), np.isfinite(plain))
         np.testing.assert_allclose(fused, plain, rtol=0 if dtype == "fp16" else 1e-6, atol=1e-6)
 
+    @pytest.mark.parametrize("dtype", NUMBERS)
+    @pytest.mark.parametrize("axis", [-1, -2, 1])
+    @pytest.mark.parametrize("tokens", [1, 5])
+    def test_halves_that_are_joined(self, tmp_path, dtype, axis, tokens):
+        """x1 cos - x2 sin and x2 cos + x1 sin, of tables for a half."""
+        shape = {-1: (1, 3, tokens, 40), -2: (1, 3, 40, tokens), 1: (3, 40, 1, tokens)}[axis]
+        half = [20 if n == 40 else n for n in shape[1:]]
+        half = half if axis == 1 else half[1:]
+        specs = {"x": (shape, dtype), "cos": ((1, *half), dtype), "sin": ((1, *half), dtype)}
+
+        def turn(x, cos, sin):
+            a, b = mb.split(x=x, num_splits=2, axis=axis)
+            first = mb.sub(x=mb.mul(x=a, y=cos), y=mb.mul(x=b, y=sin))
+            second = mb.add(x=mb.mul(x=b, y=cos), y=mb.mul(x=a, y=sin))
+            return mb.concat(values=[first, second], axis=axis)
+
+        path = build(specs, turn, tmp_path / "r.mlpackage")
+        assert groups(path) == ["rotary"]
+        fused, plain = both(path, dtype, numbers(specs))
+        np.testing.assert_allclose(fused, plain, rtol=0 if dtype == "fp16" else 1e-6, atol=1e-6)
+
     def test_tables_for_each_head_are_ops(self, tmp_path):
         """And so is what trades places that are no halves."""
         shape = (1, 3, 5, 40)

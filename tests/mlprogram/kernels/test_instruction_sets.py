@@ -120,7 +120,8 @@ def test_small_ops(program, dtype):
     left, right = torch.randn(2, 5, 33).to(dtype), torch.randn(2, 33, 41).to(dtype)
     sums = [torch.zeros(2, 5, 41).to(dtype) for _ in range(2)]
     rows, even, table = x.mT.contiguous(), x[:, :36].contiguous(), torch.randn(36, 21).to(dtype)
-    y.append(torch.zeros_like(even))
+    y += [torch.zeros_like(even), torch.zeros_like(even)]
+    low = torch.randn(18, 21).to(dtype)
     calls = [
         ("softmax", x, y[0], 3 * 37, 21, 1, half),
         ("gated", gate, x, y[1], x.numel(), half, 1),
@@ -129,6 +130,7 @@ def test_small_ops(program, dtype):
         ("rms_norm", rows, y[4], weight, 3 * 21, 37, 1, 1e-3, 0.0, half, SPELLED_OUT, 2),
         ("layer_norm", rows, y[5], weight, bias, 3 * 21, 37, 1, 1e-3, half),
         ("rotary", even, table, table, y[6], even.numel(), 36 * 21, 18 * 21, 1, half, 1),
+        ("rotary", even, low, low, y[7], even.numel(), 18 * 21, 18 * 21, 2, half, 1),
         ("batch_matmul", left, right, sums[0], 2, 5, 41, 33, 0, half),
         ("batch_matmul", left, right.mT.contiguous(), sums[1], 2, 5, 41, 33, 1, half),
     ]
@@ -138,12 +140,16 @@ def test_small_ops(program, dtype):
     spelled_out = _rounded(wide * root, dtype) * weight[:, None]
     product = left.double() @ right.double()
     turned = torch.cat([-wide[:, 18:36], wide[:, :18]], 1)
-    turned = _rounded(wide[:, :36] * table, dtype) + _rounded(turned * table, dtype)
+    both = torch.cat([low, low])
+    turned, halved = (
+        _rounded(wide[:, :36] * t, dtype) + _rounded(turned * t, dtype) for t in (table, both)
+    )
     expected = [wide.softmax(-1), F.silu(gate.double()) * wide, rms, norm]
     expected += [
         spelled_out.mT.reshape(x.shape),
         norm.mT.reshape(x.shape),
         turned,
+        halved,
         product,
         product,
     ]

@@ -1,13 +1,14 @@
 """Rotary embedding as one kernel: x cos + [-b, a] sin for x = [a, b] along one axis.
 
-The halves are split or sliced; b is negated by an op, or by the table of sines. The kernel rounds
-where the ops round.
+The halves are split or sliced; b is negated by an op, or by the table of sines. Or each half is
+computed, of tables for a half, and both are joined. The kernel rounds where the ops round.
 """
 
 from collections.abc import Callable
 
 from mlprogram.kernels.graph import Match, Unfit, is_halved, is_stretch
 from mlprogram.kernels.native import ops as native_ops
+from mlprogram.kernels.native.ops import Turn
 from mlprogram.kernels.pattern import either, op
 from mlprogram.kernels.plainly import plainly
 import torch
@@ -23,7 +24,14 @@ TURNED = op(
     values=[either(op("mul", "minus", x=SECOND, y=-1.0), SECOND), FIRST],
     interleave=False,
 )
-ROTARY = (op("add", x=op("mul", x="x", y="cos"), y=op("mul", x=TURNED, y="sin")),)
+HALVES = [
+    op("sub", "halves", x=op("mul", x=FIRST, y="cos"), y=op("mul", x=SECOND, y="sin")),
+    op("add", x=op("mul", x=SECOND, y="cos"), y=op("mul", x=FIRST, y="sin")),
+]
+ROTARY = (
+    op("add", x=op("mul", x="x", y="cos"), y=op("mul", x=TURNED, y="sin")),
+    op("concat", "turned", values=HALVES, interleave=False),
+)
 
 OPEN = 6  # stands for a size that is open while halves are looked for
 
@@ -64,11 +72,13 @@ def _looking(
     """A function that runs the kernel if a call's tables have the shape of x's last axes, and the
     plain ops otherwise."""
     plain = plainly(match, operands)
-    run = native_ops.rotary(axis, "minus" in match.named, dtype)
+    turn = Turn.NEGATED if "minus" in match.named else Turn.SWAPPED
+    turn = Turn.HALVED if "halves" in match.named else turn
+    run = native_ops.rotary(axis, turn, dtype)
     rank = len(match.graph.types[operands[0]].shape)
 
     def call(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        table = x.shape[min(axis, -2) :]
+        table = (x if turn != Turn.HALVED else x.narrow(axis, 0, size // 2)).shape[min(axis, -2) :]
         fits = x.dim() == rank >= cos.dim() and x.shape[axis] == size and x.numel() > 0
         fits = fits and cos.shape == sin.shape and cos.shape[-len(table) :] == table
         fits = fits and cos.numel() == table.numel()

@@ -18,6 +18,7 @@ from torch import Tensor
 __all__ = [
     "Activation",
     "Rounding",
+    "Turn",
     "activation",
     "attention",
     "batch_matmul",
@@ -199,12 +200,19 @@ def gated(dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
     return run
 
 
+class Turn(IntEnum):
+    """How a half takes the other's place in rotary embedding: `SWAPPED`, .. of small.c."""
+
+    SWAPPED, NEGATED, HALVED = range(3)
+
+
 def rotary(
-    axis: int, negated: bool, dtype: torch.dtype
+    axis: int, turn: Turn, dtype: torch.dtype
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """x cos + [b, a] sin, of x whose halves along `axis`, below 0, are a and b; or [-b, a].
 
-    The tables have the shape of x's last axes, from that one on or more.
+    The tables have the shape of x's last axes, from that one on or more; HALVED ones are for each
+    half, which is [a cos - b sin, b cos + a sin].
     """
     function, half = kernel("rotary"), dtype == torch.float16
 
@@ -213,7 +221,7 @@ def rotary(
         length = prod(x.shape[axis:]) // 2
         function(
             x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr(), x.numel(), cos.numel(),
-            length, negated, half, threads(),
+            length, turn, half, threads(),
         )  # fmt: skip
         return y
 

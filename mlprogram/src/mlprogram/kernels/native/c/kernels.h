@@ -18,7 +18,7 @@ int layer_norm(const void *x, void *y, const float *gamma, const float *beta, in
 int rms_norm(const void *x, void *y, const float *weight, int64_t outer, int64_t n, int64_t inner,
              float added, float epsilon, int32_t is_half, int32_t rounding, int32_t threads);
 int rotary(const void *x, const void *cos, const void *sin, void *y, int64_t n, int64_t block,
-           int64_t run, int32_t negated, int32_t is_half, int32_t threads);
+           int64_t run, int32_t turn, int32_t is_half, int32_t threads);
 int activation(const void *x, void *y, int64_t n, int32_t how, int32_t is_half, int32_t threads);
 int gather(const void *x, const void *indices, void *y, int64_t outer, int64_t size, int64_t inner,
            int64_t count, int32_t type, int32_t wraps);

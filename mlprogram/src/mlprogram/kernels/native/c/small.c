@@ -285,8 +285,10 @@ typedef struct {
     const char *x, *cos, *sin;
     char *y;
     int64_t block, run;
-    int32_t negated, is_half;
+    int32_t turn, is_half;
 } Rotary;
+
+enum { SWAPPED, NEGATED, HALVED };
 
 static void some_rotated(void *context, int64_t from, int64_t to)
 {
@@ -294,9 +296,10 @@ static void some_rotated(void *context, int64_t from, int64_t to)
     int64_t size = p->is_half ? 2 : 4;
     for (int64_t r = from; r < to; r++) {
         int64_t at = r * p->run, other = (r ^ 1) * p->run;
-        float sign = p->negated && r % 2 == 0 ? -1 : 1;
+        int64_t row = p->turn == HALVED ? r / 2 * p->run : at;
+        float sign = p->turn != SWAPPED && r % 2 == 0 ? -1 : 1;
         for (int64_t i = 0; i < p->run; i += LANES) {
-            int64_t n = MIN(LANES, p->run - i), table = ((at + i) % p->block) * size;
+            int64_t n = MIN(LANES, p->run - i), table = ((row + i) % p->block) * size;
             float x[LANES], across[LANES], cos[LANES], sin[LANES];
             widen(p->x + (at + i) * size, p->is_half, n, x, LANES);
             widen(p->x + (other + i) * size, p->is_half, n, across, LANES);
@@ -315,12 +318,12 @@ static void some_rotated(void *context, int64_t from, int64_t to)
 }
 
 /* x (n) -> y: runs of values trade places two by two, and are turned: x cos + other sin, where the
- * first of two is negated if so said. The tables are `block` values that take turns; half is rounded
- * at each step. */
+ * first of two is negated unless they are but SWAPPED. The tables are `block` values that take turns,
+ * and of HALVED two runs read one part; half is rounded at each step. */
 int rotary(const void *x, const void *cos, const void *sin, void *y, int64_t n, int64_t block,
-           int64_t run, int32_t negated, int32_t is_half, int32_t threads)
+           int64_t run, int32_t turn, int32_t is_half, int32_t threads)
 {
-    Rotary p = {x, cos, sin, y, block, run, negated, is_half};
+    Rotary p = {x, cos, sin, y, block, run, turn, is_half};
     share(some_rotated, &p, n / run, SOME / run + 1, threads);
     return 0;
 }
