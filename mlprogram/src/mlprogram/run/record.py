@@ -88,8 +88,9 @@ class Recorder(TorchDispatchMode):
                 self.values |= zip(step.results, self.run(step), strict=True)
         except Exception as error:  # what the step itself raises, it raises again when it runs
             self.forget()
-            said = isinstance(error, NotNative)
-            raise (error if said else NotNative("it cannot run")) from error
+            if isinstance(error, NotNative):
+                raise
+            raise NotNative("it cannot run") from error
         finally:
             native.recording.to = None
         self.steps.append(step)
