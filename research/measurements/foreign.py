@@ -2,7 +2,8 @@
 
 Six layers of SmolLM2-135M's sizes with random weights, written as each converter writes them
 (`tests/mlprogram/_foreign_decoders.py`), and by this library; one thread, its processor's time,
-steps interleaved, medians. A step takes one token, or a chunk of them, after 100 others, in a cache of 512.
+steps interleaved, medians. A step takes one token, or a chunk of them, after 100 others, in a cache
+of 512.
 """
 
 from collections.abc import Callable

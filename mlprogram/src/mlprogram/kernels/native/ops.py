@@ -94,11 +94,11 @@ def _fits(x: Tensor, shape: tuple[int | None, ...]) -> bool:
 def softmax(shape: tuple[int, ...], dtype: torch.dtype, axis: int) -> Callable[[Tensor], Tensor]:
     """softmax over an axis, counted from the first."""
     function, half = kernel("softmax"), dtype == torch.float16
-    sizes = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+    outer, size, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
 
     def run(x: Tensor) -> Tensor:
         y = torch.empty(shape, dtype=dtype)
-        function(x.data_ptr(), y.data_ptr(), *sizes, half)
+        function(x.data_ptr(), y.data_ptr(), outer, size, inner, half)
         return y
 
     return run
