@@ -53,10 +53,25 @@ def lower(
     What was lowered before is found in the cache (`ane_book.conversion.write.kept`), without
     coremltools, whose import alone takes seconds: other bits or another limit change no block.
 
-    The parameters are replaced, so that the module may be made on torch's device "meta".
+    Other parameters stand in for the module's own, which may be on torch's device "meta".
     """
     module.eval().requires_grad_(False)  # or the trace keeps every intermediate for a gradient
+    own = dict(module.named_parameters())
     module.load_state_dict(_stand_ins(module), strict=False, assign=True)
+    try:
+        return _kept_or_lowered(module, inputs, outputs, norm_epsilon, output_dtype)
+    finally:
+        module.load_state_dict(own, strict=False, assign=True)
+
+
+def _kept_or_lowered(
+    module: nn.Module,
+    inputs: dict[str, Tensor],
+    outputs: Sequence[str],
+    norm_epsilon: float,
+    output_dtype: type,
+) -> LoweredBlock:
+    """Do the work of `lower`, with the module's parameters as they are."""
     traced = torch.jit.trace(module, tuple(inputs.values()), check_trace=False)
     own = [vars(layer)["eps"] for layer in module.modules() if "eps" in vars(layer)]
     epsilons, dtype = [norm_epsilon, *own], np.dtype(output_dtype)
