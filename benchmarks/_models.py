@@ -61,7 +61,7 @@ MODELS = {
     ),
     "qwen2.5-0.5b": Model(
         find_reference("qwen2.5-0.5b-instruct").config,
-        {16: 3, 256: 3, 2048: 1, 4000: 1},
+        {16: 3, 256: 3, 2048: 1},  # eager attention over 4,000 tokens takes 19 GB
         16,
         leaves=("transformers compiled fp32", "executor lut4"),
     ),

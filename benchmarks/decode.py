@@ -13,7 +13,7 @@ llama.cpp takes part where `llama-cpp-python` and `gguf` are installed, ONNX Run
 """
 
 import argparse
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -96,7 +96,8 @@ class Child:
             return None
 
     def close(self) -> None:
-        self.process.stdin.close()
+        with suppress(BrokenPipeError):  # it has ended
+            self.process.stdin.close()
         self.process.wait()
 
 
