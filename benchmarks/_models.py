@@ -63,7 +63,7 @@ MODELS = {
         find_reference("qwen2.5-0.5b-instruct").config,
         {16: 3, 256: 3, 2048: 1},  # eager attention over 4,000 tokens takes 19 GB
         16,
-        leaves=("transformers compiled fp32", "executor lut4"),
+        leaves=("executor lut4",),
     ),
     "smollm2-1.7b": Model(
         SMOLLM2_1_7B, {16: 3, 256: 2}, 8, ((16,), (8,), (4,)), ("executor lut4",)

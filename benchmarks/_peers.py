@@ -35,7 +35,7 @@ class Executor:
 
 
 class Transformers:
-    """`transformers` in float32 with its own growing cache; form: eager or compiled."""
+    """`transformers` in float32, eager, with its own growing cache."""
 
     cache_width = 4
 
@@ -47,9 +47,6 @@ class Transformers:
         torch.inference_mode().__enter__()
         self.torch = torch
         self.model = AutoModelForCausalLM.from_pretrained(file, dtype=torch.float32).eval()
-        self.step = self.model
-        if form == "compiled":
-            self.step = torch.compile(self.model, dynamic=True)
         self.bytes = sum(weights.nbytes for weights in self.model.parameters())  # tied ones once
 
     def prefill(self, ids: list[int]) -> int:
@@ -59,7 +56,7 @@ class Transformers:
 
     def decode(self, token: int) -> int:
         given = self.torch.tensor([[token]])
-        output = self.step(given, past_key_values=self.cache, use_cache=True)
+        output = self.model(given, past_key_values=self.cache, use_cache=True)
         return int(output.logits[0, -1].argmax())
 
 

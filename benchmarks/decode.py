@@ -50,7 +50,6 @@ class Engine:
 
 ENGINES = [
     Engine("transformers eager fp32", "transformers", "eager", 32),
-    Engine("transformers compiled fp32", "transformers", "compiled", 32),
     Engine("ONNX Runtime GenAI fp32", "genai", "fp32", 32),
     Engine("executor fp32", "executor", "fp32", 32),
     Engine("executor fp16", "executor", "fp16", 16),
