@@ -293,6 +293,7 @@ def test_no_value_is_converted_alone(command, tmp_path):
     "name, torch_has, by_torch",
     [
         pytest.param("AVX2", "avx2", False, marks=pytest.mark.long),
+        pytest.param("AVX2", "avx512", False, marks=pytest.mark.long),
         ("plain", "default", False),
         ("plain", "avx2", True),
     ],

@@ -95,9 +95,9 @@ def instruction_set() -> str | None:
 
 @cache
 def torch_is_wider() -> bool:
-    """Whether torch uses wider vectors than the kernels."""
-    wider = {"plain": ("AVX2", "AVX512"), "AVX2": ("AVX512",)}
-    return torch.backends.cpu.get_cpu_capability() in wider.get(instruction_set() or "", ())
+    """Whether the kernels were compiled as "plain", and torch has vectors of AVX."""
+    vectors = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return vectors and instruction_set() == "plain"
 
 
 @cache
@@ -115,8 +115,7 @@ def pays(stored: torch.dtype, dtype: torch.dtype) -> bool:
     They are not for half precision that is widened without an instruction for it, in kernels that
     were compiled as "plain": torch then reads weights that were widened at load in less time.
     """
-    plain = instruction_set() == "plain" and torch_is_wider()
-    return not (plain and (stored, dtype) == (torch.float16, torch.float32))
+    return not (torch_is_wider() and (stored, dtype) == (torch.float16, torch.float32))
 
 
 class Numbers:
