@@ -36,7 +36,7 @@ class Model:
     fields: of its config.json. rounds: by the tokens of a prompt. tokens: to decode after each
     prompt, which then is the context. passes: bits of the weights of the engines that take turns,
     all of which are in memory at once. leaves: names of engines that it leaves out, which take
-    minutes to compile or to convert it.
+    minutes to convert it.
     """
 
     fields: dict

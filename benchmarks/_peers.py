@@ -23,7 +23,7 @@ class Executor:
         from ane_book.runtime import Session
 
         self.session = Session(file, "fp32" if form == "fp32" else "fp16")
-        self.bytes = sum(weights.stat().st_size for weights in file.rglob("weight.bin"))
+        self.bytes = sum(weights.stat().st_size for weights in file.rglob("weight*.bin"))
         self.cache_width = 4 if form == "fp32" else 2
 
     def prefill(self, ids: list[int]) -> int:
@@ -35,7 +35,7 @@ class Executor:
 
 
 class Transformers:
-    """`transformers` in float32, eager, with its own growing cache."""
+    """`transformers` in float32, not compiled, with its own growing cache."""
 
     cache_width = 4
 
@@ -44,7 +44,8 @@ class Transformers:
         from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(threads)
-        torch.inference_mode().__enter__()
+        self.mode = torch.inference_mode()
+        self.mode.__enter__()  # until this object is gone
         self.torch = torch
         self.model = AutoModelForCausalLM.from_pretrained(file, dtype=torch.float32).eval()
         self.bytes = sum(weights.nbytes for weights in self.model.parameters())  # tied ones once

@@ -90,7 +90,8 @@ def _stand_ins(module: nn.Module) -> dict[str, Tensor]:
 
     They are distinct, since passes fold special values, such as a norm of ones, and since weights
     are matched by their bytes. With a value for each weight a block of 100 million would take
-    400 MB, and coremltools as much again.
+    400 MB, and coremltools as much again. What moves values within a row of a large weight is not
+    noticed therefore; what changes them, or their rows, is.
     """
     generator = torch.Generator().manual_seed(0)
     made = {}

@@ -111,6 +111,25 @@ def test_whole_numbers_as_a_factor_leave_layer_norm_to_torch(tmp_path):
     assert kernels(program) == [""]
 
 
+def test_indices_that_are_floats_choose_as_the_plain_op_has_it(tmp_path):
+    ops = [op("gather", {"y": typed("fp32", 2, 3)}, x="x", indices="i", axis=const(0))]
+    path = write(tmp_path / "p", ops, ["y"], {"x": SQUARE, "i": typed("fp32", 2)})
+    given = {"x": np.arange(9, dtype=np.float32).reshape(3, 3), "i": np.array([2, 1], np.float32)}
+    program = MLProgram(path)
+    np.testing.assert_array_equal(program.predict(given)["y"], given["x"][[2, 1]])
+
+
+@pytest.mark.parametrize("kind, given", [
+    ("softmax", {"axis": const(2)}), ("layer_norm", {"axes": const([2])}),
+])  # fmt: skip
+def test_an_axis_that_is_not_there_is_refused(tmp_path, kind, given):
+    program = MLProgram(
+        write(tmp_path / "p", [op(kind, {"y": SQUARE}, x="x", **given)], ["y"], {"x": SQUARE})
+    )
+    with pytest.raises(InvalidPackage, match="out of range"):
+        program.predict({"x": np.ones((3, 3))})
+
+
 def test_all_of_them_off_is_the_plain_program(path):
     assert set(kernels(MLProgram(path, without=NAMES))) == {""}
     assert set(kernels(MLProgram(path).plain())) == {""}

@@ -11,6 +11,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from mlprogram.kernels import native
 from mlprogram.kernels.graph import FLOATS, Graph, Match, Unfit
 from mlprogram.kernels.native import ops as native_ops
 from mlprogram.kernels.plainly import plainly
@@ -29,6 +30,7 @@ __all__ = [
     "prepare_transpose",
 ]
 
+INDICES = native.TYPES.keys() - {torch.float32, torch.float16, torch.bool}
 SMALL = 1 << 16  # elements of x up to which one thread is enough
 FEW_ROWS = 16  # with more rows in a batched product, torch is faster
 
@@ -73,13 +75,14 @@ def prepare_gather(match: Match) -> tuple[list, Callable]:
     operation, graph = match.last, match.graph
     (x,), (indices,) = operation.inputs["x"], operation.inputs["indices"]
     axis = graph.value(operation, "axis", 0)
-    if axis is None or graph.value(operation, "batch_dims", 0) != 0:
-        raise Unfit("its axis is known at run time only, or it has batch axes")
+    if not isinstance(axis, int) or graph.value(operation, "batch_dims", 0) != 0:
+        raise Unfit("its axis is known at run time only, or is a list, or it has batch axes")
     wraps = graph.value(operation, "validate_indices") is not True
     plain = plainly(match, [x, indices])
 
     def call(x: Tensor, indices: Tensor) -> Tensor:
-        if not -x.dim() <= axis < x.dim() or not x.numel() * indices.numel():
+        whole = indices.dtype in INDICES
+        if not (whole and -x.dim() <= axis < x.dim() and x.numel() * indices.numel()):
             return plain(x, indices)
         run = native_ops.gather(axis % x.dim(), wraps)
         y = run(x.contiguous(), indices.contiguous())
@@ -168,13 +171,21 @@ def _parameters(match: Match, operands: Sequence[str]) -> dict:
 
 
 def _softmax(parameters: dict, dtype: torch.dtype, shape: Shape) -> Callable:
+    (axis,) = _counted([parameters.get("axis", -1)], shape)
     if prod(shape) > SMALL:
         raise Unfit(f"more than {SMALL} elements")
-    return native_ops.softmax(shape, dtype, parameters.get("axis", -1) % len(shape))
+    return native_ops.softmax(shape, dtype, axis)
+
+
+def _counted(axes: Sequence[int], shape: Shape) -> list[int]:
+    """Axes counted from the first one; raises Unfit if there is no such axis."""
+    if any(not isinstance(axis, int) or not -len(shape) <= axis < len(shape) for axis in axes):
+        raise Unfit(f"{shape} has no axis {axes}")
+    return [axis % len(shape) for axis in axes]
 
 
 def _layer_norm(parameters: dict, dtype: torch.dtype, shape: Shape) -> Callable:
-    axes = sorted(axis % len(shape) for axis in parameters.get("axes", range(len(shape))))
+    axes = sorted(_counted(parameters.get("axes", range(len(shape))), shape))
     if not axes or axes != [*range(axes[0], axes[-1] + 1)]:
         raise Unfit("its axes are not neighbours")
     if prod(shape) > SMALL:
