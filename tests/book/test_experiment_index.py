@@ -46,8 +46,8 @@ def test_every_published_figure_is_in_it_once():
 
 
 ENTRY = {
-    "question": "q", "setup": "s", "result": "{decode[rounds]} rounds", "verdict": "yes",
-    "means": "m", "run": "make test", "more": "reports", "reads": ["measurements/decode.json"],
+    "question": "q", "setup": "s", "result": "{opening[rounds]} rounds", "verdict": "yes",
+    "means": "m", "run": "make test", "more": "reports", "reads": ["measurements/opening.json"],
 }  # fmt: skip
 
 

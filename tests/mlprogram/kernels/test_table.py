@@ -119,13 +119,9 @@ def test_indices_that_are_floats_choose_as_the_plain_op_has_it(tmp_path):
     np.testing.assert_array_equal(program.predict(given)["y"], given["x"][[2, 1]])
 
 
-@pytest.mark.parametrize("kind, given", [
-    ("softmax", {"axis": const(2)}), ("layer_norm", {"axes": const([2])}),
-])  # fmt: skip
-def test_an_axis_that_is_not_there_is_refused(tmp_path, kind, given):
-    program = MLProgram(
-        write(tmp_path / "p", [op(kind, {"y": SQUARE}, x="x", **given)], ["y"], {"x": SQUARE})
-    )
+def test_an_axis_that_is_not_there_is_refused(tmp_path):
+    softmax = op("softmax", {"y": SQUARE}, x="x", axis=const(2))
+    program = MLProgram(write(tmp_path / "p", [softmax], ["y"], {"x": SQUARE}))
     with pytest.raises(InvalidPackage, match="out of range"):
         program.predict({"x": np.ones((3, 3))})
 

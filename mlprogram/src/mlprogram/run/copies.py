@@ -6,6 +6,7 @@ back to where they came from. Two copies of the slots are nothing but time.
 
 from collections.abc import Collection, Iterator
 
+from mlprogram.analysis.aliases import memory_of, origins
 from mlprogram.kernels import native
 from mlprogram.run.calls import KernelCall, Region
 from mlprogram.run.record import Recorder
@@ -20,8 +21,9 @@ def change_in_place(recorders: list[Recorder], made: Collection[str]) -> None:
     pairs = [[*_pairs(recorder, made)] for recorder in recorders]
     if any(found != pairs[0] for found in pairs):
         return
+    chosen = [pair for pair in pairs[0] if not _is_read_before(recorders[0], pair)]
     for recorder in recorders:
-        for first, last in pairs[0]:
+        for first, last in chosen:
             (copy, _), (state, offset), _ = recorder.calls[first].arguments
             assert isinstance(copy, Region) and isinstance(state, Region)
             recorder.moved[copy.index] = state, offset
@@ -29,7 +31,7 @@ def change_in_place(recorders: list[Recorder], made: Collection[str]) -> None:
                 call.arguments = [
                     (state, offset + at) if b is copy else (b, at) for b, at in call.arguments
                 ]
-        dropped = {i for pair in pairs[0] for i in pair}
+        dropped = {i for pair in chosen for i in pair}
         recorder.calls = [call for i, call in enumerate(recorder.calls) if i not in dropped]
 
 
@@ -48,6 +50,17 @@ def _pairs(recorder: Recorder, made: Collection[str]) -> Iterator[Pair]:
         alone = alone and whole and last > first and calls[first].entry == entry
         if alone and _goes_back(calls[first], calls[last], copy, named, (first, last)):
             yield first, last
+
+
+def _is_read_before(recorder: Recorder, pair: Pair) -> bool:
+    """Whether a call between reads a value from outside that may be the state's own memory."""
+    _, (state, _), _ = recorder.calls[pair[0]].arguments
+    assert isinstance(state, Region)
+    origin = origins(recorder.plan.function)
+    memory = memory_of(state.name, origin)
+    between = [b for call in recorder.calls[slice(*pair)] for b, _ in call.arguments]
+    given = {b.name for b in between if isinstance(b, Region) and b.name and not b.is_state}
+    return any(memory_of(name, origin) == memory for name in given)
 
 
 def _goes_back(

@@ -45,6 +45,7 @@ SIZES = frozenset(
 
 WHOLE = frozenset([torch.int16, torch.uint16, torch.int32, torch.int64])
 MOST_SIZE = 32767  # so that nothing wraps around
+MOST_AXES = 16  # of a slice: `SLICED` of run.c
 
 LOOKS = frozenset(["size", "expand"])  # kernels that look at values
 LARGEST = 1 << 30  # bytes of all values of a stretch; beside so many, Python's time is nothing
@@ -187,6 +188,8 @@ class Recorder(TorchDispatchMode):
             read = []
         read = [x for x in (made, *read) if isinstance(x, Tensor)]
         fits = all(x.dtype in WHOLE and x.long().abs().max() <= MOST_SIZE for x in read)
+        if not self.region(made):  # it may be a part of a constant
+            made = made.clone(memory_format=torch.contiguous_format)
         self.is_idle = False
         is_cast = step.operation.type == "cast"
         if not fits or (is_cast and not torch.equal(made.long(), read[-1].long())):
@@ -231,6 +234,8 @@ class Recorder(TorchDispatchMode):
         steps = known.get("stride") or [1] * axes
         if any(p.shape != (axes,) for p in places) or min(steps, default=1) < 1:
             raise NotNative("it has not one position for each axis, or goes backwards")
+        if axes > MOST_AXES:
+            raise NotNative(f"it has more than {MOST_AXES} axes")
         if part.dtype != x.dtype or part.dim() != axes - sum(masks[2]):
             raise NotNative("what it writes or makes has another type")
         sizes = iter(zip(part.shape, part.stride(), strict=True))
@@ -248,7 +253,8 @@ class Recorder(TorchDispatchMode):
     def position(self, argument: Argument) -> Tensor:
         """Where slices begin or end, as int32."""
         if not self.computed(argument):
-            return torch.from_numpy(np.array(self.argument(argument), np.int32))
+            numbers = torch.from_numpy(np.array(self.argument(argument), np.int32))
+            return self.own(numbers, is_known=True) if self.shapes else numbers
         if len(argument.values) > 1:
             raise NotNative(f"its {argument.key} is several values")
         place = self.value(argument.values[0].name).contiguous()

@@ -39,8 +39,17 @@ class States(dict[str, Tensor]):
     @property
     def written(self) -> dict[str, int]:
         """The slots of each state of which that is known."""
-        numbers = {name: number.value for name, number in self._numbers.items()}
-        return {name: slots for name, slots in numbers.items() if slots != UNKNOWN}
+        numbers = {name: self.slots(name) for name in self}
+        return {name: slots for name, slots in numbers.items() if slots is not None}
+
+    def __reduce__(self) -> tuple:
+        """A copy of which nothing is known."""
+        return States, (dict(self),)
+
+    def slots(self, name: str) -> int | None:
+        """The slots of a state, if that is known."""
+        slots = self._numbers[name].value
+        return None if slots == UNKNOWN else slots
 
     def address(self, name: str) -> int:
         """Where the number of a state is."""
@@ -52,7 +61,7 @@ class States(dict[str, Tensor]):
             self._numbers[name].value = slots
 
     def forget(self, name: str) -> None:
-        self._numbers[name].value = UNKNOWN
+        self._numbers.setdefault(name, ctypes.c_int64()).value = UNKNOWN
 
     def lend(self) -> "States":
         """These tensors for others, of which nothing is known from now on."""
@@ -64,11 +73,11 @@ class States(dict[str, Tensor]):
 
 def update_state(states: States, name: str, update: Tensor, **view: Any) -> None:
     """`write_slice` to a state."""
-    known = states.written.get(name)
+    known, state = states.slots(name), states[name]
     states.forget(name)  # should it fail, nothing is known
-    write_slice(states[name], update, **view)
-    if known is not None:
-        states.note(name, max(known, _reach(states[name].shape[-2], **view)))
+    write_slice(state, update, **view)
+    if known is not None and len(view["begin"]) == len(view["end"]) == state.dim():
+        states.note(name, max(known, _reach(state.shape[-2], **view)))
 
 
 def _reach(

@@ -7,7 +7,7 @@ torch ends a stretch, and runs from Python.
 What only the stretch reads lies in one arena, allocated for each call, at addresses that values
 share which are not in use at the same time. What is read after it gets memory of its own.
 
-A call that fails has not begun: its step runs from Python, with those after it, and says why.
+The step of a call that fails runs from Python, with those after it, and says why.
 """
 
 from bisect import insort
@@ -50,8 +50,11 @@ class NativeStretch:
         last = recorders[-1]
         self.steps, self.made, self._kept = last.steps, made, [r.kept for r in recorders]
         self._number(last)
-        offsets, self.arena = _arranged(last.calls, self._bases)
-        self.calls, self.held = len(last.calls), sum(last.at[i].bytes for i in offsets)
+        sizes = [
+            max(b.bytes for b in same) for same in zip(*[r.at for r in recorders], strict=True)
+        ]
+        offsets, self.arena = _arranged(last.calls, self._bases, sizes)
+        self.calls, self.held = len(last.calls), sum(sizes[i] for i in offsets)
         self._places: dict[int, int] = {}  # in the table -> of the step
         drafts = [self._draft(recorder, offsets) for recorder in (recorders[0], last)]
         self._words = Line(places, [words for words, *_ in drafts])
@@ -70,6 +73,7 @@ class NativeStretch:
         taken = [v for s in self.steps for a in s.arguments for v in a.values]
         named = {v.name for v in taken if isinstance(v, Name)}  # in Python, also for no call
         read |= {b for b in recorder.regions.values() if b.name in named or b.is_state}
+        read |= {recorder.region(x) for name, x in recorder.known.items() if name in named}
         given = [b for b in recorder.regions.values() if b.name and b in read]
         given.sort(key=lambda region: region.is_state)
         known = [b for b in recorder.regions.values() if b.is_known and b in read]
@@ -105,7 +109,9 @@ class NativeStretch:
         regions = [[recorder.at[i] for i in some] for some in self._ordered]
         shapes = [[(b.tensor.dtype, b.tensor.shape) for b in some] for some in regions]
         values = [
-            None if b is None else _view(x, at, places.get(b.index, 1), offsets.get(b.index, 0))
+            _view(x, at, places.get(b.index, 1), offsets.get(b.index, 0))
+            if b
+            else _view(x, at, 0, 0)
             for x in recorder.values.values()
             for b, at in [recorder.origin(x)]
         ]
@@ -152,31 +158,37 @@ class NativeStretch:
     def _read(self, names: list[str], views: Sequence, memory: list[Tensor]) -> list[Tensor]:
         """These values. memory: the arena, and what the bases from 2 on are."""
         pairs = zip(names, views, strict=True)
-        return [self._constants[n] if v is None else _read(v, memory) for n, v in pairs]
+        return [_read(view, memory, self._constants.get(name)) for name, view in pairs]
 
 
 def _view(x: Tensor, at: int, base: int, start: int) -> tuple:
     """Where a value is: `at` bytes from the begin of a base, of which the arena has it from `start`
-    on."""
+    on; base 0 is a constant's own memory."""
     size = x.untyped_storage().nbytes()
     return base, start, size, x.dtype, x.shape, x.stride(), at // x.itemsize
 
 
-def _read(view: tuple, memory: list[Tensor]) -> Tensor:
+def _read(view: tuple, memory: list[Tensor], constant: Tensor | None) -> Tensor:
     base, start, size, dtype, shape, strides, offset = view
+    if constant is not None:
+        return constant.as_strided(shape, strides, offset)
     whole = memory[base - 1]
     if base == 1:
         whole = whole[start : start + size].view(dtype)
     return whole.as_strided(shape, strides, whole.storage_offset() + offset)
 
 
-def _arranged(calls: list[KernelCall], elsewhere: Collection[int]) -> tuple[dict[int, int], int]:
+def _arranged(
+    calls: list[KernelCall], elsewhere: Collection[int], sizes: Sequence[int]
+) -> tuple[dict[int, int], int]:
     """Where in the arena each region lies that is nowhere else, by its index; the arena's bytes.
 
-    A region is in use from the first call that names it to the last.
+    A region is in use from the first call that names it to the last call of the last step that
+    does: should that step fail, Python reads what it was given. sizes: of each region, in bytes.
     """
     named = [[b for b, _ in call.arguments if isinstance(b, Region)] for call in calls]
-    last = {b: i for i, regions in enumerate(named) for b in regions}
+    end = {id(call.step): i for i, call in enumerate(calls)}
+    last = {b: end[id(calls[i].step)] for i, regions in enumerate(named) for b in regions}
     offsets: dict[int, int] = {}
     live: list[tuple[int, int, Region]] = []  # begin, end
     size = 0
@@ -185,14 +197,14 @@ def _arranged(calls: list[KernelCall], elsewhere: Collection[int]) -> tuple[dict
             if b.index in elsewhere or b.index in offsets:
                 continue
             begin = 0
-            for start, end, _ in live:
-                if begin + b.bytes <= start:
+            for start, stop, _ in live:
+                if begin + sizes[b.index] <= start:
                     break
-                begin = max(begin, end)
+                begin = max(begin, stop)
             offsets[b.index] = begin
-            end = -(-(begin + b.bytes) // ALIGNMENT) * ALIGNMENT
-            insort(live, (begin, end, b), key=lambda part: part[0])
-            size = max(size, end)
+            beyond = -(-(begin + sizes[b.index]) // ALIGNMENT) * ALIGNMENT
+            insort(live, (begin, beyond, b), key=lambda part: part[0])
+            size = max(size, beyond)
         live = [part for part in live if last[part[2]] > i]
     return offsets, size
 

@@ -182,15 +182,17 @@ def _for_open_sizes(match: Match, names: list[str], dtype: torch.dtype) -> Calla
 
     def run(*operands: Tensor) -> Tensor:
         key = tuple(x.shape for x in operands)
-        if key not in prepared:
-            if len(prepared) == SIZES:
-                prepared.clear()
+        attend = prepared.get(key)
+        if attend is None:
             try:
                 layout = _Layout(match, dict(zip(names, key, strict=True)))
-                prepared[key] = native_ops.fixed(plain, layout.run(dtype), dtype, *key)
+                attend = native_ops.fixed(plain, layout.run(dtype), dtype, *key)
             except Unfit:
-                prepared[key] = plain
-        return prepared[key](*operands)
+                attend = plain
+            if len(prepared) == SIZES:
+                prepared.clear()
+            prepared[key] = attend
+        return attend(*operands)
 
     return run
 

@@ -5,8 +5,8 @@
  * the arena, inputs, states and results. Base 0 is 0, so that sizes, constant parameters and weights
  * are arguments like any others.
  *
- * Beside the kernels of the other files there are two that ops need which only move data, or join
- * two values: `copy` and `elementwise`, over axes whose steps are bytes.
+ * Beside the kernels of the other files there are three that ops need which only move data, or join
+ * two values: `copy`, `slice` and `elementwise`, over axes whose steps are bytes.
  */
 #include "kernels.h"
 #include "pool.h"
@@ -24,6 +24,7 @@ int64_t run_steps(const int64_t *table, int64_t words, const int64_t *bases, int
     int64_t a[MOST];
     for (int64_t i = 0; i < words; i += 2 + 2 * table[i + 1]) {
         const int64_t *argument = table + i + 2;
+        if (table[i + 1] > MOST) return i;
         for (int64_t k = 0; k < table[i + 1]; k++, argument += 2)
             a[k] = bases[argument[0]] + argument[1];
         if (((Entry)table[i])(a, threads)) return i;
@@ -156,6 +157,7 @@ int run_slice(const int64_t *a, int32_t threads)
     int64_t numbers[5 + 3 * SLICED] = {MAX(axes, 1), p[1]}, *size = numbers + 5, *written = P(5);
     int64_t reach = 0;
     (void)threads;
+    if (axes > SLICED) return 1;
     size[0] = 1;
     for (int64_t i = 0; i < axes; i++, axis += 6) {
         int64_t first = axis[3] & FROM_START ? 0 : begin[i], step = axis[2], count = 1;
