@@ -57,8 +57,8 @@ ENTRY = {
         ({"means": None}, "'means' is not said"),
         ({"when": "now"}, "'when' is no field"),
         ({"verdict": "fine"}, "'fine' is no verdict"),
-        ({"result": "{decode[laps]}"}, "no record has a figure of its result"),
-        ({"result": "{opening[rounds]}"}, "no record has a figure of its result"),
+        ({"result": "{opening[laps]}"}, "no record has a figure of its result"),
+        ({"result": "{serving[repeats]}"}, "no record has a figure of its result"),
     ],
 )
 def test_a_wrong_entry_is_told(change, said):
