@@ -27,8 +27,8 @@ import tempfile
 import time
 
 from _common import record
-import _models
-from _models import CONTEXT, MODELS
+import _peer_models
+from _peer_models import CONTEXT, MODELS
 from ane_book.book import roofline
 from ane_book.models import DecoderConfig, find, read_config
 import numpy as np
@@ -105,7 +105,7 @@ def start(engines: list[Engine], folder: Path, model: str, threads: int, stack) 
     found = []
     golden = np.load(folder / model / "bundle-none" / "golden.npz")["tokens"].tolist()
     for engine in engines:
-        file = _models.prepare(folder, model, engine.library, stored(engine))
+        file = _peer_models.prepare(folder, model, engine.library, stored(engine))
         child = Child(engine, file, threads)
         stack.callback(child.close)
         if (first := child.ask(golden, 0)) is None:
@@ -240,7 +240,7 @@ def main() -> None:
         mine = [e for e in engines if e.name not in MODELS[model].leaves]
         for engine in mine:
             if any(engine.bits in bits for bits in MODELS[model].passes):
-                _models.prepare(given.folder, model, engine.library, stored(engine))
+                _peer_models.prepare(given.folder, model, engine.library, stored(engine))
         if not given.prepare:
             prompts = given.prompts or list(MODELS[model].rounds)
             found = run(given.folder, model, mine, prompts, given)

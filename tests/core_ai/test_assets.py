@@ -159,7 +159,7 @@ def test_a_damaged_package_is_the_readers_error(tmp_path):
         (["inspect", "p.aimodel"], "an asset of Core AI, not a package"),
         (["place", "p.aimodel"], "an asset of Core AI, not a package"),
         (["run", "p.aimodel", "Hello"], "`ane-book check p.aimodel` looks at it"),
-        (["save", "p.mlpackage", "p.foo"], "must end in .mlpackage, .mlmodelc or .aimodel"),
+        (["save", "made.mlpackage", "p.foo"], "must end in .mlpackage, .mlmodelc or .aimodel"),
     ],
 )
 def test_an_asset_where_a_package_or_a_model_belongs(arguments, said, tmp_path, monkeypatch):
