@@ -130,11 +130,25 @@ class ShardRunner:
         self._span = slice(*part.layers) if part.layers else slice(0)
         first = next(iter(part.functions.values()))
         self._memory = (first.states | first.inputs).get(MEMORY)  # its type, or None
-        self.clear()
+        self.start()
+
+    def start(self) -> None:
+        """Begin with an empty cache of its own."""
+        self._cache = _Cache(None, None, {})
+        self._forget_copies()
 
     def clear(self) -> None:
-        """Empty the cache."""
-        self._cache = _Cache(None, None, {})
+        """Empty the cache; the executor's states keep their memory."""
+        slots, state, kept = self._cache
+        if not hasattr(state, "clear"):  # nor have Core ML's
+            self.start()
+            return
+        state.clear()
+        zeros = {name: np.zeros(array.shape, array.dtype) for name, array in kept.items()}
+        self._cache = _Cache(slots, state, zeros)
+        self._forget_copies()
+
+    def _forget_copies(self) -> None:
         self._copies = Copies(self._memory.shape, self._dtype, MEMORY) if self._memory else None
 
     def use(self, adapter: Adapter | None) -> None:
@@ -245,9 +259,11 @@ class Shard:
 
     def another(self) -> "Shard":
         """The same programs with empty caches, for another session."""
-        shard = Shard([copy(step) for step in self._steps])
-        shard.clear()
-        return shard
+        steps = [copy(step) for step in self._steps]
+        for step in steps:
+            if isinstance(step, ShardRunner):
+                step.start()
+        return Shard(steps)
 
     def run(self, function: str, values: dict, tokens: int) -> dict:
         """Run the layers on `values`; returns them with the next `hidden` (1, C, 1, T) and what

@@ -28,7 +28,7 @@ from mlprogram.run.compile import Compiled, as_array, compile_plan
 from mlprogram.run.footprint import measure
 from mlprogram.run.plan import ExecutionPlan, Planner
 from mlprogram.run.precision import faults_of
-from mlprogram.run.states import States, slots_written
+from mlprogram.run.states import States, slots_written, zero_state
 import numpy as np
 import torch
 
@@ -49,6 +49,10 @@ class State:
         """The tensors themselves, by name. Whoever has them may write to them, so from now on
         nothing is known of what they hold."""
         return self._states.lend()
+
+    def clear(self) -> None:
+        """Zeros everywhere, as in a new state, at the cost of what was written."""
+        self._states.clear_all()
 
     def read_state(self, name: str) -> np.ndarray:
         """A copy of one state, as coremltools' `MLState.read_state` gives it."""
@@ -177,16 +181,14 @@ class MLProgram:
 
     def make_state(self) -> State:
         """Fresh states, all zero; any function of the package with the same states may use them."""
-        with torch_threads(light=False):
-            states = States(
-                {
-                    name: torch.zeros(type_.sizes, dtype=self._torch_dtype(type_))
-                    for name, type_ in self.states.items()
-                }
-            )
-        for name, tensor in states.items():
-            if tensor.dim() > 1:
-                states.note(name, 0)
+        states = States(
+            {
+                name: zero_state(type_.sizes, self._torch_dtype(type_))
+                for name, type_ in self.states.items()
+            }
+        )
+        for name in states:
+            states.note_zeros(name)
         return State(states)
 
     @cached_property

@@ -8,13 +8,16 @@ otherwise read the whole cache.
 
 from collections.abc import Mapping, Sequence
 import ctypes
+from math import prod
+import mmap
 from typing import Any
 
 from mlprogram.ops.tensor_transformation import write_slice
 import numpy as np
+import torch
 from torch import Tensor
 
-__all__ = ["States", "slots_written", "update_state"]
+__all__ = ["States", "slots_written", "update_state", "zero_state"]
 
 
 UNKNOWN = 2**63 - 1  # slots: more than there are
@@ -63,12 +66,40 @@ class States(dict[str, Tensor]):
     def forget(self, name: str) -> None:
         self._numbers.setdefault(name, ctypes.c_int64()).value = UNKNOWN
 
+    def clear_all(self) -> None:
+        """Zeros everywhere. Where it is known how far a tensor was written, it keeps its memory and
+        that much is written; another one gives way to a new one, as others may have it."""
+        for name, tensor in [*self.items()]:
+            slots = self.slots(name)
+            if slots is None:
+                self[name] = zero_state(tuple(tensor.shape), tensor.dtype)
+                self.note_zeros(name)
+            else:
+                with torch.inference_mode():  # where the tensor may have been made
+                    tensor[..., :slots, :].zero_()
+                self.note(name, 0)
+
+    def note_zeros(self, name: str) -> None:
+        """Note that a state holds zeros alone."""
+        if self[name].dim() > 1:
+            self.note(name, 0)
+
     def lend(self) -> "States":
         """These tensors for others, of which nothing is known from now on."""
         self.lent = True
         for name in self:
             self.forget(name)
         return self
+
+
+def zero_state(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros, of which the system gives each page when it is first written: torch and numpy would
+    write them all, or have some given two megabytes at a time."""
+    size = prod(shape) * dtype.itemsize
+    if size < mmap.PAGESIZE:
+        return torch.zeros(shape, dtype=dtype)
+    alone = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    return torch.frombuffer(mmap.mmap(-1, size, **alone), dtype=dtype).view(shape)
 
 
 def update_state(states: States, name: str, update: Tensor, **view: Any) -> None:
