@@ -2,6 +2,7 @@
 
 from random import Random
 
+from _package import op, typed, write
 from mlprogram import MLProgram
 from mlprogram.kernels import native
 from mlprogram.ops.tensor_transformation import slice_of, write_slice
@@ -107,3 +108,59 @@ def test_what_others_put_into_a_closed_slot_counts(decoder, how):
             (lent or state.tensors)["keys"][..., 10, :] = float("nan")
         answers.append([*first, *steps(program, state, [3, 4])])
     assert same(*answers) and np.isnan(answers[0][-1]["hidden_out"]).any()
+
+
+# --- a state that is cleared ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["steps", "lent", "written", "replaced"])
+def test_clearing_leaves_no_trace(decoder, how):
+    """Wherever values came from, and whether or not it is known how far they reach."""
+    state = decoder.make_state()
+    expected = steps(decoder, decoder.make_state(), range(3))
+    steps(decoder, state, range(5, 9))
+    nothing = np.full_like(state.read_state("keys"), np.nan)
+    if how == "lent":
+        state.tensors["keys"][..., -1, :] = float("nan")
+    elif how == "written":
+        state.write_state("keys", nothing)
+    elif how == "replaced":
+        state._states["keys"] = torch.tensor(nothing)
+    before = dict(state._states)
+    state.clear()
+    assert not any(slots_written(tensor) for tensor in state._states.values())
+    kept = {name for name, tensor in before.items() if state._states[name] is tensor}
+    assert kept == {"lent": set(), "replaced": {"values"}}.get(how, {"keys", "values"})
+    assert set(state._states.written.values()) == (set() if how == "lent" else {0})
+    assert how != "lent" or before["keys"][..., -1, :].isnan().all()  # whoever has it keeps it
+    assert same(steps(decoder, state, range(3)), expected)
+
+
+def test_random_slices_are_cleared():
+    random = Random(1)
+    for _ in range(500):
+        states = States({"s": torch.zeros(SHAPE)})
+        states.note_zeros("s")
+        for _ in range(3):
+            view = some_slice(random)
+            update_state(states, "s", torch.ones_like(slice_of(states["s"], **view)), **view)
+        states.clear_all()
+        assert not states["s"].any() and states.written == {"s": 0}
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+def test_what_was_read_of_a_state_outlives_its_zeros(tmp_path, optimize):
+    """A state may be an output as it is, of any rank and size."""
+    sizes = [(3, 2, 1024), (5,), ()]
+    types = [typed("fp16", *size) for size in sizes]
+    ops = [op("read_state", {f"y{i}": t}, input=f"s{i}") for i, t in enumerate(types)]
+    inputs = {f"s{i}": typed("fp16", *size, kind="state") for i, size in enumerate(sizes)}
+    path = write(tmp_path / "p.mlpackage", ops, [f"y{i}" for i in range(3)], inputs)
+    program = MLProgram(path, optimize=optimize)
+    state = program.make_state()
+    for i, size in enumerate(sizes):
+        state.write_state(f"s{i}", np.ones(size))
+    ones = program.predict({}, state)
+    state.clear()
+    assert all((array == 1).all() for array in ones.values())
+    assert not any(array.any() for array in program.predict({}, state).values())

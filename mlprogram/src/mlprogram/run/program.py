@@ -52,7 +52,8 @@ class State:
 
     def clear(self) -> None:
         """Zeros everywhere, as in a new state, at the cost of what was written."""
-        self._states.clear_all()
+        with torch_threads(light=True):
+            self._states.clear_all()
 
     def read_state(self, name: str) -> np.ndarray:
         """A copy of one state, as coremltools' `MLState.read_state` gives it."""
