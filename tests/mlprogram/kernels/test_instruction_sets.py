@@ -80,7 +80,8 @@ def _matrix(
 ) -> tuple:
     """`Matrix` of products.c."""
     half_weights = table is not None and table.dtype == torch.float16
-    table = None if table is None else table.float()
+    if table is not None and not (block and half_weights):
+        table = table.float()
     rows, columns = data.shape
     columns *= 2 if data.dtype == torch.uint8 else 1
     group = rows // len(table) if data.dtype == torch.uint8 else 1
