@@ -204,6 +204,18 @@ static inline float scale_of(const Matrix *m, int64_t block)
     return load_half(copies)[0];
 }
 
+/* n values, of which the first `left` are of this block. */
+static void unpack_blocks(const Matrix *m, const uint8_t *nibbles, int64_t block, int64_t left,
+                          int64_t n, float *out)
+{
+    for (int64_t i = 0, end; i < n; i = end, left = m->block) {
+        float table[16];
+        end = MIN(n, i + left);
+        scaled_table(scale_of(m, block++), m->half_weights, table);
+        unpack_palette(nibbles + i / 2, table, end - i, out + i);
+    }
+}
+
 /* Columns c .. c + n of row r as float32; of INT8 unscaled, or else half. */
 static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
 {
@@ -214,13 +226,10 @@ static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
     }
     if (m->kind == PALETTE16) {
         const uint8_t *nibbles = (const uint8_t *)m->weight + at / 2;
-        if (!m->block) unpack_palette(nibbles, m->table + r / m->group * 16, n, out);
-        for (int64_t i = 0, end; i < n && m->block; i = end) {
-            float table[16];
-            end = MIN(n, i + m->block - (c + i) % m->block);
-            scaled_table(scale_of(m, (at + i) / m->block), m->half_weights, table);
-            unpack_palette(nibbles + i / 2, table, end - i, out + i);
-        }
+        if (m->block)
+            unpack_blocks(m, nibbles, at / m->block, m->block - c % m->block, n, out);
+        else
+            unpack_palette(nibbles, m->table + r / m->group * 16, n, out);
         return;
     }
     const int8_t *w = (const int8_t *)m->weight + at;
