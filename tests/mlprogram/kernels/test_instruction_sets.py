@@ -80,7 +80,8 @@ def _matrix(
 ) -> tuple:
     """`Matrix` of products.c."""
     half_weights = table is not None and table.dtype == torch.float16
-    table = None if table is None else table.float()
+    if table is not None and not (block and half_weights):
+        table = table.float()
     rows, columns = data.shape
     columns *= 2 if data.dtype == torch.uint8 else 1
     group = rows // len(table) if data.dtype == torch.uint8 else 1
@@ -105,6 +106,26 @@ def test_products(program, dtype):
             expected.append(dense.double() @ x.double() + bias[:, None])
     for found, wanted, call in zip(run(program, calls, outputs), expected, calls, strict=True):
         assert _close(found, wanted), call[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+def test_int4_by_blocks(program, dtype):
+    """Blocks of several sizes, more of them than scales are widened at a time, scales below half
+    precision's normal numbers and below zero; a column at a time, to the bit."""
+    calls, outputs, expected, exact = [], [], [], []
+    for rows, block, count in [(9, 32, 70), (5, 64, 3), (11, 96, 2)]:
+        columns = block * count
+        data, table, dense = make("blocks", rows, columns, 0, block, dtype)
+        table[::2], dense[::2] = -table[::2], -dense[::2]
+        matrix = _matrix(data, table, torch.zeros(rows), torch.float32, block)
+        for x in (torch.randn(columns, 1), *torch.eye(columns)[::31].unsqueeze(2)):
+            y = torch.zeros(rows, 1)
+            calls.append(("matvec", matrix, x, y, 1))
+            outputs.append(y)
+            expected.append(dense.double() @ x.double())
+            exact.append(int((x != 0).sum()) == 1)
+    for found, wanted, one in zip(run(program, calls, outputs), expected, exact, strict=True):
+        assert torch.equal(found.double(), wanted) if one else _close(found, wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])

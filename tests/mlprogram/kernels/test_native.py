@@ -19,8 +19,11 @@ SHAPES = [(1, 32, 1), (7, 96, 1), (192, 576, 1), (50, 64, 2), (9, 800, 6), (13, 
 SHAPES += [(6, 1536, 70)]
 
 
-def make(form: str, rows: int, columns: int, seed: int = 0):
-    """(data, table, dense): a weight as stored, and as the float32 matrix that it stands for."""
+def make(form: str, rows: int, columns: int, seed: int = 0, block=32, dtype=torch.float16):
+    """(data, table, dense): a weight as stored, and as the float32 matrix that it stands for.
+
+    block and dtype: of the scales of int4 by blocks.
+    """
     random = torch.Generator().manual_seed(seed)
     if form in ("single", "half"):
         data = torch.randn(rows, columns, generator=random)
@@ -36,9 +39,10 @@ def make(form: str, rows: int, columns: int, seed: int = 0):
     nibbles = torch.randint(0, 16, (rows, columns), generator=random, dtype=torch.uint8)
     data = nibbles[:, 0::2] | nibbles[:, 1::2] << 4  # the even column in the low half of a byte
     if form == "blocks":
-        table = (torch.rand(rows, columns // 32, generator=random) ** 9).half()
+        table = (torch.rand(rows, columns // block, generator=random) ** 9).to(dtype)
         int4 = (nibbles.float() + 8) % 16 - 8
-        return data, table, (int4 * table.float().repeat_interleave(32, 1)).half().float()
+        scaled = int4 * table.float().repeat_interleave(block, 1)
+        return data, table, scaled.to(dtype).float()
     groups = next(g for g in (3, 2, 1) if rows % g == 0)
     table = torch.randn(groups, 16, generator=random)
     return data, table, table.repeat_interleave(rows // groups, 0).gather(1, nibbles.long())

@@ -201,7 +201,8 @@ class Weight:
         self.dtype = dtype
         bias = None if bias is None else bias.float().contiguous()
         half_weights = table is not None and table.dtype == torch.float16
-        table = None if table is None else table.float().contiguous()
+        if table is not None:  # scales of blocks are read as stored
+            table = (table if block and half_weights else table.float()).contiguous()
         self._keep = (data.contiguous(), table, bias)  # the struct has only their addresses
         stored, of_table, of_bias = (None if t is None else t.data_ptr() for t in self._keep)
         self._matrix = _Matrix(

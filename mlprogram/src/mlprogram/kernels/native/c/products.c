@@ -8,6 +8,7 @@
  * Letters: R rows and C columns of the weight, T tokens. Weights lie row by row; nibbles are packed
  * as MIL packs uint4, the even column in the low half of a byte.
  */
+#include "blocks.h"
 #include "kernels.h"
 #include "lanes.h"
 #include "pool.h"
@@ -23,7 +24,8 @@ static const int64_t BITS[] = {32, 16, 8, 4};
 typedef struct Matrix {
     const void *weight;
     const float *table; /* INT8: a scale for each row. PALETTE16: 16 values for each `group` rows,
-                         * or a scale for each `block` columns of a row, whose nibbles are int4 */
+                         * or a scale for each `block` columns of a row, whose nibbles are int4,
+                         * and which is a half where `half_weights` */
     const float *bias;  /* one for each row, or NULL */
     int64_t rows, columns, group;
     int32_t kind, half_activations; /* half_activations: x and y are half, not float32 */
@@ -64,38 +66,16 @@ static void dots_palette16(const uint8_t *w, int64_t across, const Palette *p, c
     }
 }
 
-/* The 16 values that int4 has in a block. The product with a scale that is a half has 15 bits, so
- * that it is exact in float32, and is rounded once, to half, as the package declares; with a scale
- * in float32 the multiplication rounds, as it does there. */
-static inline void scaled_table(float scale, int half_weights, float *table)
+static void dots_blocks(const Matrix *m, int64_t r, int64_t apart, const float *x, float *out)
 {
-    static const float int4[] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
-    for (int k = 0; k < 16; k += LANES) {
-        lanes v = load_single(int4 + k) * scale;
-        *(lanes *)(table + k) = half_weights ? nearest_half(v) : v;
+    int64_t n = m->columns / m->block, across = apart * m->columns / 2, next = apart * n;
+    for (int s = 0; s < STREAMS; s += TOGETHER, r += TOGETHER * apart) {
+        const uint8_t *w = (const uint8_t *)m->weight + r * m->columns / 2;
+        if (m->half_weights)
+            dots_half_blocks(w, across, (const half *)m->table + r * n, next, n, m->block, x, out + s);
+        else
+            dots_single_blocks(w, across, m->table + r * n, next, n, m->block, x, out + s);
     }
-}
-
-static float dot_blocks(const Matrix *m, int64_t r, const float *x)
-{
-    const uint8_t *w = (const uint8_t *)m->weight + r * m->columns / 2;
-    const float *scale = m->table + r * (m->columns / m->block);
-    lanes part[2 * VECTORS] = {{0}};
-    for (int64_t c = 0; c < m->columns; c += m->block, scale++) {
-        float table[16];
-        Palette palette;
-        scaled_table(*scale, m->half_weights, table);
-        read_palette(&palette, table);
-        for (int64_t i = c; i < c + m->block; i += 2 * CHUNK) {
-            chunk first, second;
-            prefetch(w + i / 2);
-            look_up(&palette, w + i / 2, &first, &second);
-            add_product(part, first, x + i);
-            add_product(part + VECTORS, second, x + i + CHUNK);
-        }
-    }
-    for (int k = 1; k < 2 * VECTORS; k++) part[0] += part[k];
-    return sum(part[0]);
 }
 
 typedef struct {
@@ -124,8 +104,10 @@ static void dots(const Matrix *m, int64_t r, int64_t apart, const float *x, Pale
         for (int s = 0; s < STREAMS; s++) out[s] *= scale[s];
         break;
     default:
-        for (int s = 0; s < STREAMS && m->block; s++) out[s] = dot_blocks(m, r + s * apart, x);
-        if (m->block) break;
+        if (m->block) {
+            dots_blocks(m, r, apart, x, out);
+            break;
+        }
         for (int s = 0; s < STREAMS; s++, r += apart)
             if (is_first || r % m->group == 0)
                 read_palette(palette + s, m->table + r / m->group * 16);
@@ -213,6 +195,27 @@ static void unpack_palette(const uint8_t *nibbles, const float *table, int64_t n
 UNPACK(unpack_int8, int8_chunk)
 UNPACK(unpack_scaled, SCALED, float scale)
 
+/* The scale of a block, which is counted from the first of the first row. */
+static inline float scale_of(const Matrix *m, int64_t block)
+{
+    half copies[LANES];
+    if (!m->half_weights) return m->table[block];
+    for (int k = 0; k < LANES; k++) copies[k] = ((const half *)m->table)[block];
+    return load_half(copies)[0];
+}
+
+/* n values, of which the first `left` are of this block. */
+static void unpack_blocks(const Matrix *m, const uint8_t *nibbles, int64_t block, int64_t left,
+                          int64_t n, float *out)
+{
+    for (int64_t i = 0, end; i < n; i = end, left = m->block) {
+        float table[16];
+        end = MIN(n, i + left);
+        scaled_table(scale_of(m, block++), m->half_weights, table);
+        unpack_palette(nibbles + i / 2, table, end - i, out + i);
+    }
+}
+
 /* Columns c .. c + n of row r as float32; of INT8 unscaled, or else half. */
 static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
 {
@@ -223,14 +226,10 @@ static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
     }
     if (m->kind == PALETTE16) {
         const uint8_t *nibbles = (const uint8_t *)m->weight + at / 2;
-        const float *scale = m->table + (m->block ? at / m->block : r / m->group * 16);
-        if (!m->block) unpack_palette(nibbles, scale, n, out);
-        for (int64_t i = 0, end; i < n && m->block; i = end) {
-            float table[16];
-            end = MIN(n, i + m->block - (c + i) % m->block);
-            scaled_table(*scale++, m->half_weights, table);
-            unpack_palette(nibbles + i / 2, table, end - i, out + i);
-        }
+        if (m->block)
+            unpack_blocks(m, nibbles, at / m->block, m->block - c % m->block, n, out);
+        else
+            unpack_palette(nibbles, m->table + r / m->group * 16, n, out);
         return;
     }
     const int8_t *w = (const int8_t *)m->weight + at;
