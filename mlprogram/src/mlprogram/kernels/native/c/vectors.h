@@ -85,10 +85,17 @@ static inline chunk int8_chunk(const int8_t *p)
 
 static inline float sum(lanes v) { return _mm512_reduce_add_ps((__m512)v); }
 
-static inline __m256 halved(lanes v)
+/* The sums of four vectors, in two parts of four. */
+static inline __m256 turned_sums(lanes a, lanes b, lanes c, lanes d)
 {
-    __m256d high = _mm512_extractf64x4_pd((__m512d)v, 1);
-    return _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm256_castpd_ps(high));
+    __m512 p = (__m512)a, q = (__m512)b, r = (__m512)c, s = (__m512)d;
+    p = _mm512_add_ps(_mm512_unpacklo_ps(p, q), _mm512_unpackhi_ps(p, q));
+    r = _mm512_add_ps(_mm512_unpacklo_ps(r, s), _mm512_unpackhi_ps(r, s));
+    __m512d x = _mm512_castps_pd(p), y = _mm512_castps_pd(r);
+    p = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), q = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+    x = _mm512_castps_pd(_mm512_add_ps(p, q));
+    return _mm256_add_ps(_mm256_castpd_ps(_mm512_castpd512_pd256(x)),
+                         _mm256_castpd_ps(_mm512_extractf64x4_pd(x, 1)));
 }
 
 typedef __m512 Palette;
@@ -136,7 +143,11 @@ static inline float sum(lanes v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-static inline __m256 halved(lanes v) { return (__m256)v; }
+/* The sums of four vectors, in two parts of four. */
+static inline __m256 turned_sums(lanes a, lanes b, lanes c, lanes d)
+{
+    return _mm256_hadd_ps(_mm256_hadd_ps((__m256)a, (__m256)b), _mm256_hadd_ps((__m256)c, (__m256)d));
+}
 
 typedef struct {
     __m256i bytes[4]; /* the first byte of each of 16 values, twice, the second, .. */
@@ -360,8 +371,7 @@ static inline void look_up(const Palette *p, const uint8_t *nibbles, chunk *firs
 static inline void four_sums(const lanes *v, int64_t step, float *out)
 {
 #if LANES > 4
-    __m256 a = _mm256_hadd_ps(halved(v[0]), halved(v[step]));
-    a = _mm256_hadd_ps(a, _mm256_hadd_ps(halved(v[2 * step]), halved(v[3 * step])));
+    __m256 a = turned_sums(v[0], v[step], v[2 * step], v[3 * step]);
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1)));
 #elif defined(__aarch64__)
     float32x4_t a = vpaddq_f32((float32x4_t)v[0], (float32x4_t)v[step]);
