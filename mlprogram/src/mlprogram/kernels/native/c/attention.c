@@ -42,43 +42,58 @@ static float spelled_out(const Attention *a, float *line, int64_t n, int64_t wid
     return top;
 }
 
-/* Scores (n, A) to weights, in place, with the rounding of add and softmax. Returns whether a slot
- * that was left out might have a say in some row. */
-static int weigh(const Block *block)
+/* What the mask adds to the slots from .. to, for one of its rows. */
+static void read_mask(const Job *j, int64_t row, int64_t from, int64_t to, float *added)
 {
-    const Attention *a = block->job->shape;
-    const Slots *s = &block->job->slots;
-    const void *mask = block->job->mask;
-    int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
-    int64_t n = block->n, row = block->row, width = block->job->width;
-    int64_t start = ROUND_UP(s->old, LANES), end = place(s, s->count);
-    int faint = 0;
-    for (int64_t i = 0; i < n; i++) {
-        float *line = block->scores + i * width;
-        if (i == 0 ? a->mask_rows > 0 : a->mask_rows > 1) {
-            const char *from = (const char *)mask + (row + i) % a->mask_rows * N * size;
-            int64_t front = s->front;
-            widen(from, a->is_half, front, block->added, front);
-            widen(from + front * size, a->is_half, N - front, block->mask + front, N - front);
-            for (int64_t k = front; k < s->count; k++)
-                block->added[place(s, k)] = block->mask[s->open[k]];
-        }
-        for (int64_t k = 0; k < end; k += LANES) {
+    const Attention *a = j->shape;
+    const int64_t *open = j->slots.open;
+    int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4, count = to - from;
+    const char *line = (const char *)j->mask + row * N * size;
+    uint32_t side[PIECE];
+    if (open[to - 1] - open[from] == count - 1) {
+        line += open[from] * size;
+    } else {
+        for (int64_t k = 0; k < count; k++)
+            memcpy((char *)side + k * size, line + open[from + k] * size, size);
+        line = (const char *)side;
+    }
+    widen(line, a->is_half, count, added, ROUND_UP(count, LANES));
+}
+
+/* Scores with the keys of a piece, scaled and masked, with the rounding of these ops. */
+static void adjust(const Block *block, int64_t p)
+{
+    const Job *j = block->job;
+    const Attention *a = j->shape;
+    int64_t to, from = piece(&j->slots, p, &to);
+    float *line = block->scores + place(&j->slots, from), added[PIECE];
+    for (int64_t i = 0; i < block->n; i++, line += j->width) {
+        if (i == 0 ? a->mask_rows > 0 : a->mask_rows > 1)
+            read_mask(j, (block->row + i) % a->mask_rows, from, to, added);
+        for (int64_t k = 0; k < to - from; k += LANES) {
             lanes v = rounded(a, load_single(line + k));
             if (a->scale != 1) v = rounded(a, v * a->scale);
-            if (a->mask_rows) v = rounded(a, v + load_single(block->added + k));
+            if (a->mask_rows) v = rounded(a, v + load_single(added + k));
             *(lanes *)(line + k) = v;
         }
-        for (int64_t k = s->old; k < start; k++) line[k] = -INFINITY; /* no slot's: weight 0 */
-        int open = a->rounding != AS_ONE; /* a row that is not weighs nothing, as in torch */
-        for (int64_t k = 0; k < end && !open; k++) open = line[k] != -INFINITY;
-        float top = a->rounding == SPELLED_OUT ? spelled_out(a, line, end, width)
-                                               : softmax_row(line, end);
-        faint |= top < CLOSED + FAINT;
-        round_some(a, line, width);
-        for (int64_t k = open ? end : 0; k < width; k++) line[k] = 0;
     }
-    return faint && s->count < N;
+}
+
+/* Scores (A) of a row to weights, in place, with the rounding of softmax. Returns whether a slot
+ * that was left out might have a say in it. */
+static int weigh(const Job *j, float *line)
+{
+    const Attention *a = j->shape;
+    const Slots *s = &j->slots;
+    int64_t end = place(s, s->count);
+    for (int64_t k = s->old; k < ROUND_UP(s->old, LANES); k++) line[k] = -INFINITY; /* no slot's */
+    int open = a->rounding != AS_ONE; /* a row that is not weighs nothing, as in torch */
+    for (int64_t k = 0; k < end && !open; k++) open = line[k] != -INFINITY;
+    float top = a->rounding == SPELLED_OUT ? spelled_out(a, line, end, j->width)
+                                           : softmax_row(line, end);
+    round_some(a, line, j->width);
+    for (int64_t k = open ? end : 0; k < j->width; k++) line[k] = 0;
+    return top < CLOSED + FAINT && s->count < a->slots[0] + a->slots[1];
 }
 
 /* The number-th block of rows, of one head after the other. */
@@ -145,6 +160,7 @@ static void score(const Block *block, int64_t p)
         score_few(block, p, 1);
     else
         score_few(block, p, 0);
+    adjust(block, p);
 }
 
 /* sums (n, padded) = the weights of slots from .. to times their values. */
@@ -223,7 +239,8 @@ static void some_blocks(void *context, int64_t from, int64_t to)
         int64_t pieces = count_pieces(&j->slots);
         take_queries(&block, number);
         for (int64_t p = 0; p < pieces; p++) score(&block, p);
-        if (weigh(&block)) j->faint = 1;
+        for (int64_t i = 0; i < block.n; i++)
+            if (weigh(j, block.scores + i * j->width)) j->faint = 1;
         for (int64_t p = 0; p < pieces; p++) add_values(&block, p, 0), add_up(&block, p, 0);
         finish(&block);
     }
@@ -238,11 +255,15 @@ static void some_scores(void *context, int64_t from, int64_t to)
     for (int64_t i = from; i < to; i++) score(j->blocks + i / pieces, i % pieces);
 }
 
+/* Rows of all blocks. */
 static void some_weights(void *context, int64_t from, int64_t to)
 {
     Job *j = context;
-    for (int64_t i = from; i < to; i++)
-        if (weigh(j->blocks + i)) j->faint = 1;
+    int64_t rows = MIN(MANY, j->shape->rows);
+    for (int64_t i = from; i < to; i++) {
+        const Block *block = j->blocks + i / rows;
+        if (i % rows < block->n && weigh(j, block->scores + i % rows * j->width)) j->faint = 1;
+    }
 }
 
 static void some_values(void *context, int64_t from, int64_t to)
@@ -264,7 +285,7 @@ static void share_pieces(Job *j, int64_t blocks, int64_t pieces, int threads)
             j->failed = 1;
     if (!j->failed) {
         share(some_scores, j, blocks * pieces, 1, threads);
-        share(some_weights, j, blocks, 1, threads);
+        share(some_weights, j, blocks * MIN(MANY, j->shape->rows), 1, threads);
         share(some_values, j, blocks * pieces, 1, threads);
     }
     for (int64_t i = 0; i < blocks && j->blocks; i++) {
@@ -279,7 +300,6 @@ static void share_pieces(Job *j, int64_t blocks, int64_t pieces, int threads)
 static int attend(Job *j, Slots slots, int threads)
 {
     const Attention *a = j->shape;
-    while (slots.front < slots.old && slots.open[slots.front] == slots.front) slots.front++;
     j->slots = slots;
     j->width = ROUND_UP(place(&slots, slots.count), LANES);
     j->failed = j->faint = 0;

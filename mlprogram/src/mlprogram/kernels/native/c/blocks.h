@@ -39,13 +39,12 @@ typedef struct {
 } Job;
 
 /* Up to MANY query rows of a head, n from `row` on, and room for them: q as columns (D, span) or,
- * of few rows, as rows (n, D); scores (n, width); the sums of both parts (2, height, padded);
- * a row of the mask (N), and what it adds to scores (width). Of one piece, or of each: its sums
- * (height, padded), and values (DEPTH, padded). Rows may be long: none is on the stack. */
+ * of few rows, as rows (n, D); scores (n, width); the sums of both parts (2, height, padded).
+ * Of one piece, or of each: its sums (height, padded), and values (DEPTH, padded). */
 typedef struct Block {
     const Job *job;
     int64_t b, row, n;
-    float *q, *scores, *sums, *mask, *added, *parts, *values;
+    float *q, *scores, *sums, *parts, *values;
 } Block;
 
 /* Makes a block's room, which is freed by `q`. Returns whether there is memory. */
@@ -53,14 +52,13 @@ static inline int make_room(Block *block, const Job *j, int64_t pieces)
 {
     const Attention *a = j->shape;
     int64_t rows = MIN(MANY, a->rows), padded = ROUND_UP(a->depth, LANES), total = 0;
-    int64_t height = ROUND_UP(rows, ROWS) * padded, N = a->slots[0] + a->slots[1];
-    int64_t sizes[] = {padded * ROUND_UP(rows, LANES), rows * j->width, 2 * height, N, j->width,
+    int64_t height = ROUND_UP(rows, ROWS) * padded;
+    int64_t sizes[] = {padded * ROUND_UP(rows, LANES), rows * j->width, 2 * height,
                        pieces * height, pieces * DEPTH * padded};
-    float **room[] = {&block->q, &block->scores, &block->sums, &block->mask,
-                      &block->added, &block->parts, &block->values};
-    for (int k = 0; k < 7; k++) total += sizes[k];
+    float **room[] = {&block->q, &block->scores, &block->sums, &block->parts, &block->values};
+    for (int k = 0; k < 5; k++) total += sizes[k];
     float *next = malloc(total * sizeof(float));
-    for (int k = 0; k < 7 && next; k++) *room[k] = next, next += sizes[k];
+    for (int k = 0; k < 5 && next; k++) *room[k] = next, next += sizes[k];
     block->job = j;
     return next != NULL;
 }
@@ -76,7 +74,7 @@ static inline const char *piece_start(const Job *j, const void *const *parts, in
 
 static inline void fetch(const char *row, int64_t bytes)
 {
-    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line + NEAR, 0, 2);
+    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line + NEAR);
 }
 
 /* Whether vectors go along a key, which they fill. */

@@ -14,6 +14,12 @@
 #define TOGETHER (WIDE == 4 ? 4 : 2) /* .. and whose sums stay in registers */
 #define INLINED static inline __attribute__((always_inline)) /* for its constant arguments */
 
+/* Nearer than where one place alone is read: so the first cache has room for it. */
+INLINED void fetch_near(const char *row, int64_t bytes)
+{
+    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line + 512);
+}
+
 INLINED lanes load(const char *p, int is_half)
 {
     return is_half ? load_half((const half *)p) : load_single((const float *)p);
@@ -67,7 +73,7 @@ INLINED void score_few(const Block *block, int64_t p, int is_half)
             const char *keys[GROUP];
             UNROLLED for (int e = 0; e < GROUP; e++) {
                 keys[e] = first + open[MIN(from + at + e, to - 1)] * bytes;
-                fetch(keys[e], bytes);
+                fetch_near(keys[e], bytes);
             }
             score_group(block, keys, is_half, out + at);
         }
@@ -89,7 +95,7 @@ INLINED void weigh_rows(const Block *block, int is_half, int64_t from, int64_t t
             const char *value = first + open[at] * D * size;
             UNROLLED for (int v = 0; v < vectors; v++) {
                 lanes some = load(value + v * LANES * size, is_half);
-                if (v * LANES * size % 64 == 0) fetch(value + v * LANES * size, 1);
+                if (v * LANES * size % 64 == 0) fetch_near(value + v * LANES * size, 1);
                 UNROLLED for (int r = 0; r < rows; r++)
                     total[r][v] += weights[r * j->width + at] * some;
             }
