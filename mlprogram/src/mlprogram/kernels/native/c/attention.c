@@ -60,22 +60,20 @@ static void read_mask(const Job *j, int64_t row, int64_t from, int64_t to, float
     widen(line, a->is_half, count, added, ROUND_UP(count, LANES));
 }
 
-/* Scores with the keys of a piece, scaled and masked, with the rounding of these ops. */
-static void adjust(const Block *block, int64_t p)
+/* Scores of the i-th row with the keys of a piece, scaled and masked, with the rounding of these
+ * ops. */
+static void adjust(const Block *block, int64_t p, int64_t i)
 {
     const Job *j = block->job;
     const Attention *a = j->shape;
     int64_t to, from = piece(&j->slots, p, &to);
-    float *line = block->scores + place(&j->slots, from), added[PIECE];
-    for (int64_t i = 0; i < block->n; i++, line += j->width) {
-        if (i == 0 ? a->mask_rows > 0 : a->mask_rows > 1)
-            read_mask(j, (block->row + i) % a->mask_rows, from, to, added);
-        for (int64_t k = 0; k < to - from; k += LANES) {
-            lanes v = rounded(a, load_single(line + k));
-            if (a->scale != 1) v = rounded(a, v * a->scale);
-            if (a->mask_rows) v = rounded(a, v + load_single(added + k));
-            *(lanes *)(line + k) = v;
-        }
+    float *line = block->scores + i * j->width + place(&j->slots, from), added[PIECE];
+    if (a->mask_rows) read_mask(j, (block->row + i) % a->mask_rows, from, to, added);
+    for (int64_t k = 0; k < to - from; k += LANES) {
+        lanes v = rounded(a, load_single(line + k));
+        if (a->scale != 1) v = rounded(a, v * a->scale);
+        if (a->mask_rows) v = rounded(a, v + load_single(added + k));
+        *(lanes *)(line + k) = v;
     }
 }
 
@@ -114,9 +112,11 @@ static void take_queries(Block *block, int64_t number)
     }
 }
 
-/* y (ROWS, span) = the dot products of ROWS keys at most with query rows. */
-static void score_some(const Attention *a, const char *const *keys, int64_t some, const float *q,
-                       float *y, int64_t span)
+/* y (ROWS, span) = the dot products of ROWS keys at most with query rows. On its own, or else AVX2 has
+ * too few registers for its tiles. */
+static __attribute__((noinline)) void score_some(const Attention *a, const char *const *keys,
+                                                 int64_t some, const float *q, float *y,
+                                                 int64_t span)
 {
     int64_t D = a->depth, size = a->is_half ? 2 : 4;
     float w[ROWS * DEPTH];
@@ -160,7 +160,6 @@ static void score(const Block *block, int64_t p)
         score_few(block, p, 1);
     else
         score_few(block, p, 0);
-    adjust(block, p);
 }
 
 /* sums (n, padded) = the weights of slots from .. to times their values. */
@@ -239,8 +238,10 @@ static void some_blocks(void *context, int64_t from, int64_t to)
         int64_t pieces = count_pieces(&j->slots);
         take_queries(&block, number);
         for (int64_t p = 0; p < pieces; p++) score(&block, p);
-        for (int64_t i = 0; i < block.n; i++)
+        for (int64_t i = 0; i < block.n; i++) {
+            for (int64_t p = 0; p < pieces; p++) adjust(&block, p, i);
             if (weigh(j, block.scores + i * j->width)) j->faint = 1;
+        }
         for (int64_t p = 0; p < pieces; p++) add_values(&block, p, 0), add_up(&block, p, 0);
         finish(&block);
     }
@@ -252,7 +253,11 @@ static void some_scores(void *context, int64_t from, int64_t to)
 {
     Job *j = context;
     int64_t pieces = count_pieces(&j->slots);
-    for (int64_t i = from; i < to; i++) score(j->blocks + i / pieces, i % pieces);
+    for (int64_t i = from; i < to; i++) {
+        const Block *block = j->blocks + i / pieces;
+        score(block, i % pieces);
+        for (int64_t row = 0; row < block->n; row++) adjust(block, i % pieces, row);
+    }
 }
 
 /* Rows of all blocks. */
