@@ -207,8 +207,9 @@ DOT(dots_scaled, STREAMS, int8_t, SCALED_BY_ROW, const float *scale)
 
 #define DEPTH 128 /* columns at a time: so many rows of X, 32 kB, stay in the first cache */
 
-/* y (ROWS, LANES vectors) += w (ROWS, n) x (n, LANES vectors); rows of x and y `across` apart. */
-#define TILE(name, vectors)                                                                      \
+/* y (ROWS, LANES vectors) += w (ROWS, n) x (n, LANES vectors); rows of x and y `across` apart. Row r
+ * and column c of w are `at`. */
+#define TILE(name, vectors, at)                                                                  \
     static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t across)  \
     {                                                                                            \
         lanes total[ROWS][vectors];                                                              \
@@ -219,25 +220,27 @@ DOT(dots_scaled, STREAMS, int8_t, SCALED_BY_ROW, const float *scale)
             lanes v[vectors];                                                                    \
             for (int j = 0; j < vectors; j++) v[j] = load_single(x + LANES * j);                 \
             for (int r = 0; r < ROWS; r++)                                                       \
-                for (int j = 0; j < vectors; j++) total[r][j] += w[r * DEPTH + c] * v[j];        \
+                for (int j = 0; j < vectors; j++) total[r][j] += w[at] * v[j];                   \
         }                                                                                        \
         for (int r = 0; r < ROWS; r++)                                                           \
             for (int j = 0; j < vectors; j++)                                                    \
                 *(lanes *)(y + r * across + LANES * j) = total[r][j];                            \
     }
 
-TILE(wide_tile, WIDE)
-TILE(half_tile, 2)
-TILE(slim_tile, 1)
-
 /* y (ROWS, width) += w (ROWS, n) x (n, width), of whole vectors. */
-static inline void add_tiles(const float *w, const float *x, float *y, int64_t n, int64_t width)
-{
-    int64_t i = 0;
-    for (; i + WIDE * LANES <= width; i += WIDE * LANES) wide_tile(w, x + i, y + i, n, width);
-    for (; i + 2 * LANES <= width; i += 2 * LANES) half_tile(w, x + i, y + i, n, width);
-    if (i < width) slim_tile(w, x + i, y + i, n, width);
-}
+#define TILES_OF(name, at)                                                                       \
+    TILE(name##_wide, WIDE, at)                                                                  \
+    TILE(name##_half, 2, at)                                                                     \
+    TILE(name##_slim, 1, at)                                                                     \
+    static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t width)   \
+    {                                                                                            \
+        int64_t i = 0;                                                                           \
+        for (; i + WIDE * LANES <= width; i += WIDE * LANES) name##_wide(w, x + i, y + i, n, width); \
+        for (; i + 2 * LANES <= width; i += 2 * LANES) name##_half(w, x + i, y + i, n, width);    \
+        if (i < width) name##_slim(w, x + i, y + i, n, width);                                   \
+    }
+
+TILES_OF(add_tiles, r * DEPTH + c)
 
 #define LONG 768 /* columns at a time where vectors go along them */
 
