@@ -112,7 +112,7 @@ static void take_queries(Block *block, int64_t number)
     }
 }
 
-/* y (ROWS, span) = the dot products of ROWS keys at most with query rows. On its own, or else AVX2 has
+/* y (ROWS, span) = the dot products of ROWS keys at most with query rows. Alone, or else AVX2 has
  * too few registers for its tiles. */
 static __attribute__((noinline)) void score_some(const Attention *a, const char *const *keys,
                                                  int64_t some, const float *q, float *y,

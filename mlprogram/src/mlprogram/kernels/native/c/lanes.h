@@ -11,6 +11,45 @@
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define ROUND_UP(a, b) (((a) + (b) - 1) / (b) * (b))
 
+#if defined(__AVX512F__)
+
+/* The sums of four vectors, in two parts of four. */
+static inline __m256 turned_sums(lanes a, lanes b, lanes c, lanes d)
+{
+    __m512 p = (__m512)a, q = (__m512)b, r = (__m512)c, s = (__m512)d;
+    p = _mm512_add_ps(_mm512_unpacklo_ps(p, q), _mm512_unpackhi_ps(p, q));
+    r = _mm512_add_ps(_mm512_unpacklo_ps(r, s), _mm512_unpackhi_ps(r, s));
+    __m512d x = _mm512_castps_pd(p), y = _mm512_castps_pd(r);
+    p = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), q = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+    x = _mm512_castps_pd(_mm512_add_ps(p, q));
+    return _mm256_add_ps(_mm256_castpd_ps(_mm512_castpd512_pd256(x)),
+                         _mm256_castpd_ps(_mm512_extractf64x4_pd(x, 1)));
+}
+
+#elif LANES == 8
+
+/* The sums of four vectors, in two parts of four. */
+static inline __m256 turned_sums(lanes a, lanes b, lanes c, lanes d)
+{
+    return _mm256_hadd_ps(_mm256_hadd_ps((__m256)a, (__m256)b), _mm256_hadd_ps((__m256)c, (__m256)d));
+}
+
+#endif
+
+/* The sums of four vectors, that are `step` apart. */
+static inline void four_sums(const lanes *v, int64_t step, float *out)
+{
+#if LANES > 4
+    __m256 a = turned_sums(v[0], v[step], v[2 * step], v[3 * step]);
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1)));
+#elif defined(__aarch64__)
+    float32x4_t a = vpaddq_f32((float32x4_t)v[0], (float32x4_t)v[step]);
+    vst1q_f32(out, vpaddq_f32(a, vpaddq_f32((float32x4_t)v[2 * step], (float32x4_t)v[3 * step])));
+#else
+    for (int k = 0; k < 4; k++) out[k] = sum(v[k * step]);
+#endif
+}
+
 /* Whether all bytes are zero. */
 static inline int is_zero(const char *p, int64_t bytes)
 {
@@ -235,8 +274,10 @@ DOT(dots_scaled, STREAMS, int8_t, SCALED_BY_ROW, const float *scale)
     static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t width)   \
     {                                                                                            \
         int64_t i = 0;                                                                           \
-        for (; i + WIDE * LANES <= width; i += WIDE * LANES) name##_wide(w, x + i, y + i, n, width); \
-        for (; i + 2 * LANES <= width; i += 2 * LANES) name##_half(w, x + i, y + i, n, width);    \
+        for (; i + WIDE * LANES <= width; i += WIDE * LANES)                                     \
+            name##_wide(w, x + i, y + i, n, width);                                              \
+        for (; i + 2 * LANES <= width; i += 2 * LANES)                                           \
+            name##_half(w, x + i, y + i, n, width);                                              \
         if (i < width) name##_slim(w, x + i, y + i, n, width);                                   \
     }
 

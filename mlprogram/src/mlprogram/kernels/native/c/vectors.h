@@ -85,19 +85,6 @@ static inline chunk int8_chunk(const int8_t *p)
 
 static inline float sum(lanes v) { return _mm512_reduce_add_ps((__m512)v); }
 
-/* The sums of four vectors, in two parts of four. */
-static inline __m256 turned_sums(lanes a, lanes b, lanes c, lanes d)
-{
-    __m512 p = (__m512)a, q = (__m512)b, r = (__m512)c, s = (__m512)d;
-    p = _mm512_add_ps(_mm512_unpacklo_ps(p, q), _mm512_unpackhi_ps(p, q));
-    r = _mm512_add_ps(_mm512_unpacklo_ps(r, s), _mm512_unpackhi_ps(r, s));
-    __m512d x = _mm512_castps_pd(p), y = _mm512_castps_pd(r);
-    p = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), q = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
-    x = _mm512_castps_pd(_mm512_add_ps(p, q));
-    return _mm256_add_ps(_mm256_castpd_ps(_mm512_castpd512_pd256(x)),
-                         _mm256_castpd_ps(_mm512_extractf64x4_pd(x, 1)));
-}
-
 typedef __m512 Palette;
 
 static inline void read_palette(Palette *p, const float *table) { *p = _mm512_loadu_ps(table); }
@@ -141,12 +128,6 @@ static inline float sum(lanes v)
     __m128 s = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
-
-/* The sums of four vectors, in two parts of four. */
-static inline __m256 turned_sums(lanes a, lanes b, lanes c, lanes d)
-{
-    return _mm256_hadd_ps(_mm256_hadd_ps((__m256)a, (__m256)b), _mm256_hadd_ps((__m256)c, (__m256)d));
 }
 
 typedef struct {
@@ -366,20 +347,6 @@ static inline void look_up(const Palette *p, const uint8_t *nibbles, chunk *firs
 #if !defined(PLACE) /* where look_up puts each of 32 columns: even ones first */
 #define PLACE(c) ((c & 1) << 4 | c >> 1)
 #endif
-
-/* The sums of four vectors, that are `step` apart. */
-static inline void four_sums(const lanes *v, int64_t step, float *out)
-{
-#if LANES > 4
-    __m256 a = turned_sums(v[0], v[step], v[2 * step], v[3 * step]);
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1)));
-#elif defined(__aarch64__)
-    float32x4_t a = vpaddq_f32((float32x4_t)v[0], (float32x4_t)v[step]);
-    vst1q_f32(out, vpaddq_f32(a, vpaddq_f32((float32x4_t)v[2 * step], (float32x4_t)v[3 * step])));
-#else
-    for (int k = 0; k < 4; k++) out[k] = sum(v[k * step]);
-#endif
-}
 
 #if LANES == 4 && !defined(__aarch64__)
 /* The nearest half of values that are zero, or no less than the least normal half and finite. */
