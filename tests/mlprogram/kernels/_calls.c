@@ -23,7 +23,9 @@ static int table(int64_t entry, const int64_t *words)
 {
     extern int run_apply(const int64_t *, int32_t), run_select(const int64_t *, int32_t);
     extern int run_slice(const int64_t *, int32_t), run_copy(const int64_t *, int32_t);
-    int (*entries[])(const int64_t *, int32_t) = {run_apply, run_select, run_slice, run_copy};
+    extern int run_einsum(const int64_t *, int32_t);
+    int (*entries[])(const int64_t *, int32_t) = {run_apply, run_select, run_slice, run_copy,
+                                                  run_einsum};
     return entries[entry](words, 1);
 }
 

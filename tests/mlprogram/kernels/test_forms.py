@@ -286,6 +286,29 @@ class TestRotary:
         assert groups(build(specs, other, tmp_path / "o.mlpackage")) == []
 
 
+class TestEinsum:
+    @pytest.mark.parametrize("dtype", NUMBERS)
+    @pytest.mark.parametrize("columns", [3, 17, 70])
+    @pytest.mark.parametrize("turned", [False, True])
+    @pytest.mark.parametrize("sizes", [(40, 2, 150), (1, 3, 5), (7, 2, 1)], ids=str)
+    def test_is_that_of_the_op(self, tmp_path, dtype, columns, turned, sizes):
+        """Also of a part of a value, and of one whose axes trade places."""
+        C, H, W = sizes
+        shape = (1, W, 2 * H, C) if turned else (1, C, 2 * H, W)
+        specs = {"x": (shape, dtype), "y": ((1, W, H, columns), dtype)}
+
+        def body(x, y):
+            x = mb.transpose(x=x, perm=[0, 3, 2, 1]) if turned else x
+            part = mb.split(x=x, num_splits=2, axis=2)[1]
+            return mb.einsum(values=[part, y], equation="bchw,bwhu->bchu")
+
+        path = build(specs, body, tmp_path / "e.mlpackage")
+        assert "einsum" in [step.kernel for step in MLProgram(path).plan.main.steps]
+        compiled, plain = both(path, dtype, numbers(specs))
+        exactness = 5e-3 if dtype == "fp16" else 2e-5
+        np.testing.assert_allclose(compiled, plain, rtol=exactness, atol=exactness)
+
+
 def test_sizes_that_a_program_leaves_open(tmp_path):
     """Attention, norm and gate look at the sizes of each call."""
     from _foreign import package as convert

@@ -256,6 +256,23 @@ def test_slices_at_positions_of_run_time(program, begin, end):
     assert torch.equal(found[1], right)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("C, H, W, U", [(70, 2, 33, 17), (7, 1, 300, 70), (200, 3, 20, 64)])
+def test_einsums_of_many_columns(program, dtype, C, H, W, U):
+    """Of x as it lies, and turned."""
+    x, turned = torch.randn(C, H, W).to(dtype), torch.randn(W, H, C).to(dtype)
+    y = torch.randn(W, H, U).to(dtype)
+    outs = [torch.zeros(C, H, U).to(dtype) for _ in range(2)]
+    calls = [
+        ("table", 4, (one, y, out, H, C, W, U, *steps, H * U, U, int(dtype == torch.float16), 0))
+        for one, out, steps in [(x, outs[0], (H * W, W, 1)), (turned, outs[1], (1, C, H * C))]
+    ]
+    found = run(program, calls, outs)
+    for one, made in zip((x, turned.permute(2, 1, 0)), found, strict=True):
+        expected = torch.einsum("chw,whu->chu", one.double(), y.double())
+        assert torch.allclose(made.double(), expected, rtol=2**-10, atol=2**-9)
+
+
 def test_rows_that_indices_choose(program):
     x, indices = torch.randn(3, 7, 5).half(), torch.tensor([6, 0, -1, 3])
     y = torch.zeros(3, 4, 5).half()
@@ -264,13 +281,15 @@ def test_rows_that_indices_choose(program):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
-@pytest.mark.parametrize("rows, depth, rounding, scale", [
-    (3, 33, AS_OPS, 1.0), (3, 64, SPELLED_OUT, 0.125), (20, 33, SPELLED_OUT, 0.5),
-    (13, 64, AS_ONE, 0.125), (13, 64, AS_OPS, 1.0),
+@pytest.mark.parametrize("rows, depth, rounding, scale, slots", [
+    (3, 33, AS_OPS, 1.0, (70, 13)), (3, 64, SPELLED_OUT, 0.125, (70, 13)),
+    (20, 33, SPELLED_OUT, 0.5, (70, 13)), (13, 64, AS_ONE, 0.125, (70, 13)),
+    (13, 64, AS_OPS, 1.0, (70, 13)), (1, 64, AS_OPS, 1.0, (701, 0)),
+    (6, 80, AS_ONE, 0.125, (950, 131)), (4, 64, SPELLED_OUT, 0.125, (161, 600)),
 ])  # fmt: skip
-def test_attention(program, dtype, rows, depth, rounding, scale):
-    """An odd depth: rows of keys in half precision lie at odd places."""
-    slots = (70, 13)
+def test_attention(program, dtype, rows, depth, rounding, scale, slots):
+    """An odd depth: rows of keys in half precision lie at odd places. Few rows read many slots in
+    several places at once."""
     q = torch.randn(2, rows, depth).to(dtype)
     keys = [torch.randn(2, n, depth).to(dtype) for n in slots]
     values = [torch.randn(2, n, depth).to(dtype) for n in slots]

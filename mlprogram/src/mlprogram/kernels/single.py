@@ -32,7 +32,7 @@ __all__ = [
 
 INDICES = native.TYPES.keys() - {torch.float32, torch.float16, torch.bool}
 SMALL = 1 << 16  # elements of x up to which one thread is enough
-FEW_ROWS = 16  # with more rows in a batched product, torch is faster
+FEW_ROWS = native_ops.FEW_ROWS  # with more rows in a batched product, torch is faster
 
 Shape = tuple[int, ...]
 
@@ -92,7 +92,7 @@ def prepare_gather(match: Match) -> tuple[list, Callable]:
 
 
 def prepare_einsum(match: Match) -> tuple[list, Callable]:
-    """Prepare the product of x (*B, C, H, W) and y (*B, W, H, U), of few columns U."""
+    """Prepare the product of x (*B, C, H, W) and y (*B, W, H, U)."""
     graph, items = match.graph, match.last.inputs["values"]
     if why := _why_no_einsum(graph, match.last):
         raise Unfit(why)
@@ -109,8 +109,10 @@ def _why_no_einsum(graph: Graph, operation: Operation) -> str:
     x, y = (graph.shape(name) for name in names)
     if x is None or y is None or any(graph.types[name].dtype != made.dtype for name in names):
         return "a shape is open, or it is no float that is computed at run time"
-    if x[:-3] != y[:-3] or (x[-1], x[-2]) != (y[-3], y[-2]) or y[-1] > FEW_ROWS:
-        return f"axes are broadcast, or there are more than {FEW_ROWS} columns"
+    if x[:-3] != y[:-3] or (x[-1], x[-2]) != (y[-3], y[-2]):
+        return "axes are broadcast"
+    if y[-1] > FEW_ROWS and (prod(x[:-3]) != 1 or native.several_by_torch()):
+        return f"there are more than {FEW_ROWS} columns, and a batch or torch's vectors"
     return ""
 
 

@@ -43,6 +43,7 @@ SIGNATURES = {
     "expand": (_P, _P, _N, _N),
     "expand_activations": (_P, _P, _P, _N),
     "batch_matmul": (_P, _P, _P, _N, _N, _N, _N, _FLAG, _FLAG),
+    "einsum": (_P, _P, _P, *[_N] * 9, _FLAG, _FLAG),
     "softmax": (_P, _P, _N, _N, _N, _FLAG),
     "layer_norm": (_P, _P, _P, _P, _N, _N, _N, _REAL, _FLAG),
     "rms_norm": (_P, _P, _P, _N, _N, _N, _REAL, _REAL, _FLAG, _FLAG, _FLAG),

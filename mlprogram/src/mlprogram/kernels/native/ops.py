@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "FEW_ROWS",
     "Activation",
     "Rounding",
     "Turn",
@@ -31,6 +32,9 @@ __all__ = [
     "rotary",
     "softmax",
 ]
+
+
+FEW_ROWS = 16  # of a product whose vectors go along what is summed
 
 
 class Rounding(IntEnum):
@@ -285,6 +289,8 @@ def einsum(
 
     turned: x is read with C as its innermost axis.
     """
+    if y_shape[-1] > FEW_ROWS:
+        return _einsum_of_many(x_shape, y_shape, dtype)
     *batch, rows, heads, depth = x_shape
     columns = y_shape[-1]
     right = (*batch, heads, depth, rows) if turned else (*batch, heads, rows, depth)
@@ -297,3 +303,32 @@ def einsum(
         return out.permute(*range(len(batch)), -1, -3, -2).contiguous()
 
     return run
+
+
+def _einsum_of_many(
+    x_shape: tuple[int, ...], y_shape: tuple[int, ...], dtype: torch.dtype
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """`einsum` without a batch, of many columns U."""
+    function, half = kernel("einsum"), dtype == torch.float16
+    rows, heads, depth = x_shape[-3:]
+    columns = y_shape[-1]
+
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        steps = _steps(x)
+        if 1 not in (steps[-1], steps[-3]):
+            x = x.contiguous()
+            steps = _steps(x)
+        y = y if y.stride(-1) == 1 else y.contiguous()
+        out = torch.empty((*x_shape[:-1], columns), dtype=dtype)
+        function(
+            x.data_ptr(), y.data_ptr(), out.data_ptr(), heads, rows, depth, columns,
+            *steps[-3:], *y.stride()[-3:-1], half, threads(),
+        )  # fmt: skip
+        return out
+
+    return run
+
+
+def _steps(x: Tensor) -> list[int]:
+    """Strides, and 1 for an axis of one, where torch has any."""
+    return [step if n > 1 else 1 for n, step in zip(x.shape, x.stride(), strict=True)]

@@ -7,69 +7,12 @@
  * Letters: B key/value heads, M query rows that share one, D head size, N slots of both parts, A
  * slots that are read.
  */
+#include "few.h"
 #include "kernels.h"
-#include "slots.h"
-
-#include <stdatomic.h>
 
 #define FAINT 100        /* e^-100 counts as 0 */
-#define MANY (10 * ROWS) /* query rows that a thread takes at a time */
-#define FEW (LANES > 4 ? 8 : 4) /* query rows up to which vectors go along a key */
 #define KEYS (4 * ROWS)  /* keys whose scores are put in their places together */
-#define PIECE 512        /* slots that are summed alone; threads share them where heads are few */
-#define NEAR 2048        /* bytes that keys and values are fetched ahead */
 #define ALONE 100000     /* products below which another thread is not worth asking */
-
-/* Slots from .. *to of the p-th piece: none is of both parts. */
-static int64_t piece(const Slots *s, int64_t p, int64_t *to)
-{
-    int64_t first = (s->old + PIECE - 1) / PIECE;
-    int64_t from = p < first ? p * PIECE : s->old + (p - first) * PIECE;
-    *to = MIN(from + PIECE, p < first ? s->old : s->count);
-    return from;
-}
-
-static int64_t count_pieces(const Slots *s)
-{
-    return (s->old + PIECE - 1) / PIECE + (s->count - s->old + PIECE - 1) / PIECE;
-}
-
-typedef struct {
-    const Attention *shape;
-    const void *q, *mask, *const *keys, *const *values;
-    void *out;
-    Slots slots;
-    int64_t width;
-    struct Block *blocks;     /* all of them, where threads share their pieces */
-    atomic_int failed, faint; /* no memory; a slot that was left out has a say */
-} Job;
-
-/* Up to MANY query rows of a head, n from `row` on, and room for them: q as columns (D, span) or,
- * of few rows, as rows (n, D); scores (n, width); the sums of both parts (2, height, padded);
- * a row of the mask (N), and what it adds to scores (width). Of one piece, or of each: its sums
- * (height, padded), and values (DEPTH, padded). Rows may be long: none is on the stack. */
-typedef struct Block {
-    const Job *job;
-    int64_t b, row, n;
-    float *q, *scores, *sums, *mask, *added, *parts, *values;
-} Block;
-
-/* Makes a block's room, which is freed by `q`. Returns whether there is memory. */
-static int make_room(Block *block, const Job *j, int64_t pieces)
-{
-    const Attention *a = j->shape;
-    int64_t rows = MIN(MANY, a->rows), padded = ROUND_UP(a->depth, LANES), total = 0;
-    int64_t height = ROUND_UP(rows, ROWS) * padded, N = a->slots[0] + a->slots[1];
-    int64_t sizes[] = {padded * ROUND_UP(rows, LANES), rows * j->width, 2 * height, N, j->width,
-                       pieces * height, pieces * DEPTH * padded};
-    float **room[] = {&block->q, &block->scores, &block->sums, &block->mask,
-                      &block->added, &block->parts, &block->values};
-    for (int k = 0; k < 7; k++) total += sizes[k];
-    float *next = malloc(total * sizeof(float));
-    for (int k = 0; k < 7 && next; k++) *room[k] = next, next += sizes[k];
-    block->job = j;
-    return next != NULL;
-}
 
 static inline lanes rounded(const Attention *a, lanes v)
 {
@@ -99,54 +42,56 @@ static float spelled_out(const Attention *a, float *line, int64_t n, int64_t wid
     return top;
 }
 
-/* Scores (n, A) to weights, in place, with the rounding of add and softmax. Returns whether a slot
- * that was left out might have a say in some row. */
-static int weigh(const Block *block)
+/* What the mask adds to the slots from .. to, for one of its rows. */
+static void read_mask(const Job *j, int64_t row, int64_t from, int64_t to, float *added)
 {
-    const Attention *a = block->job->shape;
-    const Slots *s = &block->job->slots;
-    const void *mask = block->job->mask;
-    int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
-    int64_t n = block->n, row = block->row, width = block->job->width;
-    int64_t start = ROUND_UP(s->old, LANES), end = place(s, s->count);
-    int faint = 0;
-    for (int64_t i = 0; i < n; i++) {
-        float *line = block->scores + i * width;
-        if (i == 0 ? a->mask_rows > 0 : a->mask_rows > 1) {
-            const char *from = (const char *)mask + (row + i) % a->mask_rows * N * size;
-            int64_t front = s->front;
-            widen(from, a->is_half, front, block->added, front);
-            widen(from + front * size, a->is_half, N - front, block->mask + front, N - front);
-            for (int64_t k = front; k < s->count; k++)
-                block->added[place(s, k)] = block->mask[s->open[k]];
-        }
-        for (int64_t k = 0; k < end; k += LANES) {
-            lanes v = rounded(a, load_single(line + k));
-            if (a->scale != 1) v = rounded(a, v * a->scale);
-            if (a->mask_rows) v = rounded(a, v + load_single(block->added + k));
-            *(lanes *)(line + k) = v;
-        }
-        for (int64_t k = s->old; k < start; k++) line[k] = -INFINITY; /* no slot's: weight 0 */
-        int open = a->rounding != AS_ONE; /* a row that is not weighs nothing, as in torch */
-        for (int64_t k = 0; k < end && !open; k++) open = line[k] != -INFINITY;
-        float top = a->rounding == SPELLED_OUT ? spelled_out(a, line, end, width)
-                                               : softmax_row(line, end);
-        faint |= top < CLOSED + FAINT;
-        round_some(a, line, width);
-        for (int64_t k = open ? end : 0; k < width; k++) line[k] = 0;
+    const Attention *a = j->shape;
+    const int64_t *open = j->slots.open;
+    int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4, count = to - from;
+    const char *line = (const char *)j->mask + row * N * size;
+    uint32_t side[PIECE];
+    if (open[to - 1] - open[from] == count - 1) {
+        line += open[from] * size;
+    } else {
+        for (int64_t k = 0; k < count; k++)
+            memcpy((char *)side + k * size, line + open[from + k] * size, size);
+        line = (const char *)side;
     }
-    return faint && s->count < N;
+    widen(line, a->is_half, count, added, ROUND_UP(count, LANES));
 }
 
-static inline void fetch(const char *row, int64_t bytes)
+/* Scores of the i-th row with the keys of a piece, scaled and masked, with the rounding of these
+ * ops. */
+static void adjust(const Block *block, int64_t p, int64_t i)
 {
-    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line + NEAR);
+    const Job *j = block->job;
+    const Attention *a = j->shape;
+    int64_t to, from = piece(&j->slots, p, &to);
+    float *line = block->scores + i * j->width + place(&j->slots, from), added[PIECE];
+    if (a->mask_rows) read_mask(j, (block->row + i) % a->mask_rows, from, to, added);
+    for (int64_t k = 0; k < to - from; k += LANES) {
+        lanes v = rounded(a, load_single(line + k));
+        if (a->scale != 1) v = rounded(a, v * a->scale);
+        if (a->mask_rows) v = rounded(a, v + load_single(added + k));
+        *(lanes *)(line + k) = v;
+    }
 }
 
-/* Whether vectors go along a key, which they fill. */
-static inline int has_few(const Block *block)
+/* Scores (A) of a row to weights, in place, with the rounding of softmax. Returns whether a slot
+ * that was left out might have a say in it. */
+static int weigh(const Job *j, float *line)
 {
-    return block->n <= FEW && block->job->shape->depth % LANES == 0;
+    const Attention *a = j->shape;
+    const Slots *s = &j->slots;
+    int64_t end = place(s, s->count);
+    for (int64_t k = s->old; k < ROUND_UP(s->old, LANES); k++) line[k] = -INFINITY; /* no slot's */
+    int open = a->rounding != AS_ONE; /* a row that is not weighs nothing, as in torch */
+    for (int64_t k = 0; k < end && !open; k++) open = line[k] != -INFINITY;
+    float top = a->rounding == SPELLED_OUT ? spelled_out(a, line, end, j->width)
+                                           : softmax_row(line, end);
+    round_some(a, line, j->width);
+    for (int64_t k = open ? end : 0; k < j->width; k++) line[k] = 0;
+    return top < CLOSED + FAINT && s->count < a->slots[0] + a->slots[1];
 }
 
 /* The number-th block of rows, of one head after the other. */
@@ -167,9 +112,11 @@ static void take_queries(Block *block, int64_t number)
     }
 }
 
-/* y (ROWS, span) = the dot products of ROWS keys at most with query rows. */
-static void score_some(const Attention *a, const char *const *keys, int64_t some, const float *q,
-                       float *y, int64_t span)
+/* y (ROWS, span) = the dot products of ROWS keys at most with query rows. Alone, or else AVX2 has
+ * too few registers for its tiles. */
+static __attribute__((noinline)) void score_some(const Attention *a, const char *const *keys,
+                                                 int64_t some, const float *q, float *y,
+                                                 int64_t span)
 {
     int64_t D = a->depth, size = a->is_half ? 2 : 4;
     float w[ROWS * DEPTH];
@@ -183,32 +130,12 @@ static void score_some(const Attention *a, const char *const *keys, int64_t some
     }
 }
 
-static inline __attribute__((always_inline)) lanes load(const char *p, int is_half)
-{
-    return is_half ? load_half((const half *)p) : load_single((const float *)p);
-}
-
-/* y = the dot products of a key with few query rows, four at a time; there is room for them. */
-static inline __attribute__((always_inline)) void score_few(const char *key, int is_half, int64_t D,
-                                                            int64_t n, const float *q, float *y)
-{
-    for (int64_t i = 0; i < n; i += 4, q += 4 * D) {
-        lanes sums[4] = {{0}};
-        for (int64_t d = 0; d < D; d += LANES) {
-            lanes v = load(key + d * (is_half ? 2 : 4), is_half);
-            UNROLLED for (int r = 0; r < 4; r++) sums[r] += v * load_single(q + r * D + d);
-        }
-        four_sums(sums, 1, y + i);
-    }
-}
-
 /* Scores of query rows with the keys of a piece. */
-static void score(const Block *block, int64_t p)
+static void score_many(const Block *block, int64_t p)
 {
     const Job *j = block->job;
     const Attention *a = j->shape;
     int64_t to, n = block->n, span = ROUND_UP(n, LANES), bytes = a->depth * (a->is_half ? 2 : 4);
-    int few = has_few(block);
     float y[KEYS * ROUND_UP(MANY, LANES)];
     for (int64_t k = piece(&j->slots, p, &to); k < to; k += KEYS) {
         int64_t some = MIN(KEYS, to - k);
@@ -218,53 +145,21 @@ static void score(const Block *block, int64_t p)
             key[e] = slot(a, j->keys, block->b, j->slots.open[k + e]);
             fetch(key[e], bytes);
         }
-        for (int64_t e = 0; e < some; e += few ? 1 : ROWS)
-            if (!few)
-                score_some(a, key + e, MIN(ROWS, some - e), block->q, y + e * span, span);
-            else if (a->is_half)
-                score_few(key[e], 1, a->depth, n, block->q, y + e * span);
-            else
-                score_few(key[e], 0, a->depth, n, block->q, y + e * span);
+        for (int64_t e = 0; e < some; e += ROWS)
+            score_some(a, key + e, MIN(ROWS, some - e), block->q, y + e * span, span);
         for (int64_t i = 0; i < n; i++, out += j->width)
             for (int64_t e = 0; e < some; e++) out[e] = y[e * span + i];
     }
 }
 
-/* Sums of the values of slots from .. to, at LANES * vectors columns from d on, for four query rows
- * at most from i on. */
-static inline __attribute__((always_inline)) void weigh_few(const Block *block, int is_half,
-                                                            int64_t from, int64_t to, int64_t i,
-                                                            int64_t d, int vectors, float *sums)
+static void score(const Block *block, int64_t p)
 {
-    const Job *j = block->job;
-    int64_t D = j->shape->depth, size = is_half ? 2 : 4;
-    const float *weights[4];
-    lanes total[4][WIDE] = {{{0}}};
-    for (int r = 0; r < 4; r++)
-        weights[r] = block->scores + MIN(i + r, block->n - 1) * j->width + place(&j->slots, from);
-    for (int64_t k = 0; k < to - from; k++) {
-        const char *value = slot(j->shape, j->values, block->b, j->slots.open[from + k]) + d * size;
-        UNROLLED for (int v = 0; v < vectors; v++) {
-            lanes some = load(value + v * LANES * size, is_half);
-            __builtin_prefetch(value + v * LANES * size + NEAR);
-            UNROLLED for (int r = 0; r < 4; r++) total[r][v] += weights[r][k] * some;
-        }
-    }
-    for (int r = 0; r < MIN(4, block->n - i); r++)
-        for (int v = 0; v < vectors; v++)
-            *(lanes *)(sums + (i + r) * D + d + v * LANES) = total[r][v];
-}
-
-static inline __attribute__((always_inline)) void add_few(const Block *block, int is_half,
-                                                          int64_t from, int64_t to, float *sums)
-{
-    int64_t D = block->job->shape->depth;
-    for (int64_t i = 0; i < block->n; i += 4) {
-        int64_t d = 0;
-        for (; d + WIDE * LANES <= D; d += WIDE * LANES)
-            weigh_few(block, is_half, from, to, i, d, WIDE, sums);
-        for (; d < D; d += LANES) weigh_few(block, is_half, from, to, i, d, 1, sums);
-    }
+    if (!has_few(block))
+        score_many(block, p);
+    else if (block->job->shape->is_half)
+        score_few(block, p, 1);
+    else
+        score_few(block, p, 0);
 }
 
 /* sums (n, padded) = the weights of slots from .. to times their values. */
@@ -343,7 +238,10 @@ static void some_blocks(void *context, int64_t from, int64_t to)
         int64_t pieces = count_pieces(&j->slots);
         take_queries(&block, number);
         for (int64_t p = 0; p < pieces; p++) score(&block, p);
-        if (weigh(&block)) j->faint = 1;
+        for (int64_t i = 0; i < block.n; i++) {
+            for (int64_t p = 0; p < pieces; p++) adjust(&block, p, i);
+            if (weigh(j, block.scores + i * j->width)) j->faint = 1;
+        }
         for (int64_t p = 0; p < pieces; p++) add_values(&block, p, 0), add_up(&block, p, 0);
         finish(&block);
     }
@@ -355,14 +253,22 @@ static void some_scores(void *context, int64_t from, int64_t to)
 {
     Job *j = context;
     int64_t pieces = count_pieces(&j->slots);
-    for (int64_t i = from; i < to; i++) score(j->blocks + i / pieces, i % pieces);
+    for (int64_t i = from; i < to; i++) {
+        const Block *block = j->blocks + i / pieces;
+        score(block, i % pieces);
+        for (int64_t row = 0; row < block->n; row++) adjust(block, i % pieces, row);
+    }
 }
 
+/* Rows of all blocks. */
 static void some_weights(void *context, int64_t from, int64_t to)
 {
     Job *j = context;
-    for (int64_t i = from; i < to; i++)
-        if (weigh(j->blocks + i)) j->faint = 1;
+    int64_t rows = MIN(MANY, j->shape->rows);
+    for (int64_t i = from; i < to; i++) {
+        const Block *block = j->blocks + i / rows;
+        if (i % rows < block->n && weigh(j, block->scores + i % rows * j->width)) j->faint = 1;
+    }
 }
 
 static void some_values(void *context, int64_t from, int64_t to)
@@ -384,7 +290,7 @@ static void share_pieces(Job *j, int64_t blocks, int64_t pieces, int threads)
             j->failed = 1;
     if (!j->failed) {
         share(some_scores, j, blocks * pieces, 1, threads);
-        share(some_weights, j, blocks, 1, threads);
+        share(some_weights, j, blocks * MIN(MANY, j->shape->rows), 1, threads);
         share(some_values, j, blocks * pieces, 1, threads);
     }
     for (int64_t i = 0; i < blocks && j->blocks; i++) {
@@ -399,7 +305,6 @@ static void share_pieces(Job *j, int64_t blocks, int64_t pieces, int threads)
 static int attend(Job *j, Slots slots, int threads)
 {
     const Attention *a = j->shape;
-    while (slots.front < slots.old && slots.open[slots.front] == slots.front) slots.front++;
     j->slots = slots;
     j->width = ROUND_UP(place(&slots, slots.count), LANES);
     j->failed = j->faint = 0;

@@ -12,6 +12,9 @@ int matvec(const struct Matrix *matrix, const void *x, void *y, int32_t threads)
 int matmat(const struct Matrix *matrix, const void *x, void *y, int64_t tokens, int32_t threads);
 int batch_matmul(const void *x, const void *y, void *out, int64_t batch, int64_t M, int64_t N,
                  int64_t K, int32_t transposed, int32_t is_half);
+int einsum(const void *x, const void *y, void *out, int64_t heads, int64_t rows, int64_t depth,
+           int64_t columns, int64_t x_rows, int64_t x_heads, int64_t x_depth, int64_t y_depth,
+           int64_t y_heads, int32_t is_half, int32_t threads);
 int softmax(const void *x, void *y, int64_t outer, int64_t n, int64_t inner, int32_t is_half);
 int layer_norm(const void *x, void *y, const float *gamma, const float *beta, int64_t outer,
                int64_t n, int64_t inner, float epsilon, int32_t is_half);

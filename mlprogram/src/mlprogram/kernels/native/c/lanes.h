@@ -11,6 +11,45 @@
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define ROUND_UP(a, b) (((a) + (b) - 1) / (b) * (b))
 
+#if defined(__AVX512F__)
+
+/* The sums of four vectors, in two parts of four. */
+static inline __m256 turned_sums(lanes a, lanes b, lanes c, lanes d)
+{
+    __m512 p = (__m512)a, q = (__m512)b, r = (__m512)c, s = (__m512)d;
+    p = _mm512_add_ps(_mm512_unpacklo_ps(p, q), _mm512_unpackhi_ps(p, q));
+    r = _mm512_add_ps(_mm512_unpacklo_ps(r, s), _mm512_unpackhi_ps(r, s));
+    __m512d x = _mm512_castps_pd(p), y = _mm512_castps_pd(r);
+    p = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), q = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+    x = _mm512_castps_pd(_mm512_add_ps(p, q));
+    return _mm256_add_ps(_mm256_castpd_ps(_mm512_castpd512_pd256(x)),
+                         _mm256_castpd_ps(_mm512_extractf64x4_pd(x, 1)));
+}
+
+#elif LANES == 8
+
+/* The sums of four vectors, in two parts of four. */
+static inline __m256 turned_sums(lanes a, lanes b, lanes c, lanes d)
+{
+    return _mm256_hadd_ps(_mm256_hadd_ps((__m256)a, (__m256)b), _mm256_hadd_ps((__m256)c, (__m256)d));
+}
+
+#endif
+
+/* The sums of four vectors, that are `step` apart. */
+static inline void four_sums(const lanes *v, int64_t step, float *out)
+{
+#if LANES > 4
+    __m256 a = turned_sums(v[0], v[step], v[2 * step], v[3 * step]);
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1)));
+#elif defined(__aarch64__)
+    float32x4_t a = vpaddq_f32((float32x4_t)v[0], (float32x4_t)v[step]);
+    vst1q_f32(out, vpaddq_f32(a, vpaddq_f32((float32x4_t)v[2 * step], (float32x4_t)v[3 * step])));
+#else
+    for (int k = 0; k < 4; k++) out[k] = sum(v[k * step]);
+#endif
+}
+
 /* Whether all bytes are zero. */
 static inline int is_zero(const char *p, int64_t bytes)
 {
@@ -207,8 +246,9 @@ DOT(dots_scaled, STREAMS, int8_t, SCALED_BY_ROW, const float *scale)
 
 #define DEPTH 128 /* columns at a time: so many rows of X, 32 kB, stay in the first cache */
 
-/* y (ROWS, LANES vectors) += w (ROWS, n) x (n, LANES vectors); rows of x and y `across` apart. */
-#define TILE(name, vectors)                                                                      \
+/* y (ROWS, LANES vectors) += w (ROWS, n) x (n, LANES vectors); rows of x and y `across` apart. Row r
+ * and column c of w are `at`. */
+#define TILE(name, vectors, at)                                                                  \
     static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t across)  \
     {                                                                                            \
         lanes total[ROWS][vectors];                                                              \
@@ -219,25 +259,29 @@ DOT(dots_scaled, STREAMS, int8_t, SCALED_BY_ROW, const float *scale)
             lanes v[vectors];                                                                    \
             for (int j = 0; j < vectors; j++) v[j] = load_single(x + LANES * j);                 \
             for (int r = 0; r < ROWS; r++)                                                       \
-                for (int j = 0; j < vectors; j++) total[r][j] += w[r * DEPTH + c] * v[j];        \
+                for (int j = 0; j < vectors; j++) total[r][j] += w[at] * v[j];                   \
         }                                                                                        \
         for (int r = 0; r < ROWS; r++)                                                           \
             for (int j = 0; j < vectors; j++)                                                    \
                 *(lanes *)(y + r * across + LANES * j) = total[r][j];                            \
     }
 
-TILE(wide_tile, WIDE)
-TILE(half_tile, 2)
-TILE(slim_tile, 1)
-
 /* y (ROWS, width) += w (ROWS, n) x (n, width), of whole vectors. */
-static inline void add_tiles(const float *w, const float *x, float *y, int64_t n, int64_t width)
-{
-    int64_t i = 0;
-    for (; i + WIDE * LANES <= width; i += WIDE * LANES) wide_tile(w, x + i, y + i, n, width);
-    for (; i + 2 * LANES <= width; i += 2 * LANES) half_tile(w, x + i, y + i, n, width);
-    if (i < width) slim_tile(w, x + i, y + i, n, width);
-}
+#define TILES_OF(name, at)                                                                       \
+    TILE(name##_wide, WIDE, at)                                                                  \
+    TILE(name##_half, 2, at)                                                                     \
+    TILE(name##_slim, 1, at)                                                                     \
+    static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t width)   \
+    {                                                                                            \
+        int64_t i = 0;                                                                           \
+        for (; i + WIDE * LANES <= width; i += WIDE * LANES)                                     \
+            name##_wide(w, x + i, y + i, n, width);                                              \
+        for (; i + 2 * LANES <= width; i += 2 * LANES)                                           \
+            name##_half(w, x + i, y + i, n, width);                                              \
+        if (i < width) name##_slim(w, x + i, y + i, n, width);                                   \
+    }
+
+TILES_OF(add_tiles, r * DEPTH + c)
 
 #define LONG 768 /* columns at a time where vectors go along them */
 

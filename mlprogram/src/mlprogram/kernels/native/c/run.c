@@ -56,6 +56,12 @@ int run_batch_matmul(const int64_t *a, int32_t threads)
     return batch_matmul(P(0), P(1), P(2), a[3], a[4], a[5], a[6], a[7], a[8]);
 }
 
+int run_einsum(const int64_t *a, int32_t threads)
+{
+    return einsum(P(0), P(1), P(2), a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12],
+                  threads);
+}
+
 int run_softmax(const int64_t *a, int32_t threads)
 {
     (void)threads;

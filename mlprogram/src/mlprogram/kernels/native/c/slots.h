@@ -20,8 +20,7 @@ typedef struct Attention {
 
 typedef struct {
     int64_t *open;      /* (A) */
-    int64_t count, old; /* A, and how many of them are in the first part, .. */
-    int64_t front;      /* .. and how many stand at its front, without one left out */
+    int64_t count, old; /* A, and how many of them are in the first part */
 } Slots;
 
 /* Where in a row of scores the k-th slot read has its place: the second part begins with a lane of
@@ -75,7 +74,27 @@ static inline Slots all_slots(const Attention *a, int64_t *found)
 {
     int64_t N = a->slots[0] + a->slots[1];
     for (int64_t j = 0; j < N; j++) found[j] = j;
-    return (Slots){found, N, a->slots[0], 0};
+    return (Slots){found, N, a->slots[0]};
+}
+
+/* Opens the slots that a row of the mask leaves open. Returns whether there are any. Halves are
+ * compared as whole numbers, which are as many to a vector. */
+static inline int open_some(const void *row, int is_half, int64_t N, char *open)
+{
+    const half *bits = row, closed = 0xf753, infinite = 0xfc00; /* -30000 and -infinity */
+    const float *line = row;
+    char any = 0;
+    if (is_half)
+        for (int64_t j = 0; j < N; j++) {
+            char is_open = (half)(bits[j] - closed) > infinite - closed;
+            open[j] |= is_open, any |= is_open;
+        }
+    else
+        for (int64_t j = 0; j < N; j++) {
+            char is_open = !(line[j] <= CLOSED);
+            open[j] |= is_open, any |= is_open;
+        }
+    return any;
 }
 
 /* Slots that have a say in the result: those that the mask leaves open to some row, and those that
@@ -87,31 +106,20 @@ static inline Slots find_slots(const Attention *a, const void *mask, const void 
                                int threads)
 {
     int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
-    Slots s = {found, 0, 0, 0};
-    float *line = malloc(N * (sizeof(float) + 1));
-    char *open = (char *)(line + N);
-    int every_row = line != NULL && a->mask_rows > 0;
-    if (line) memset(open, 0, N);
-    for (int64_t i = 0; i < a->mask_rows && every_row; i++) {
-        char any = 0;
-        widen((const char *)mask + i * N * size, a->is_half, N, line, N);
-        for (int64_t j = 0; j < N; j++) {
-            char is_open = !(line[j] <= CLOSED);
-            open[j] |= is_open;
-            any |= is_open;
-        }
-        every_row = any;
-    }
+    Slots s = {found, 0, 0};
+    char *open = calloc(N, 1);
+    int every_row = open != NULL && a->mask_rows > 0;
+    for (int64_t i = 0; i < a->mask_rows && every_row; i++)
+        every_row = open_some((const char *)mask + i * N * size, a->is_half, N, open);
     Search search = {a, keys, values, written, open};
-    int closed = 0;
-    for (int64_t j = 0; j < N && every_row && !closed; j++) closed = closed_until(&search, j) > j;
+    int closed = every_row && (memchr(open, 0, written) || memchr(open + a->slots[0], 0, a->slots[1]));
     if (closed) share(some_caches, &search, a->heads, 1, threads);
     for (int64_t j = 0; j < N && every_row; j++)
         if (open[j]) {
             s.old += j < a->slots[0];
             found[s.count++] = j;
         }
-    free(line);
+    free(open);
     return every_row ? s : all_slots(a, found);
 }
 

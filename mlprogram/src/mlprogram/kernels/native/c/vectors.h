@@ -85,12 +85,6 @@ static inline chunk int8_chunk(const int8_t *p)
 
 static inline float sum(lanes v) { return _mm512_reduce_add_ps((__m512)v); }
 
-static inline __m256 halved(lanes v)
-{
-    __m256d high = _mm512_extractf64x4_pd((__m512d)v, 1);
-    return _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm256_castpd_ps(high));
-}
-
 typedef __m512 Palette;
 
 static inline void read_palette(Palette *p, const float *table) { *p = _mm512_loadu_ps(table); }
@@ -135,8 +129,6 @@ static inline float sum(lanes v)
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
-
-static inline __m256 halved(lanes v) { return (__m256)v; }
 
 typedef struct {
     __m256i bytes[4]; /* the first byte of each of 16 values, twice, the second, .. */
@@ -355,21 +347,6 @@ static inline void look_up(const Palette *p, const uint8_t *nibbles, chunk *firs
 #if !defined(PLACE) /* where look_up puts each of 32 columns: even ones first */
 #define PLACE(c) ((c & 1) << 4 | c >> 1)
 #endif
-
-/* The sums of four vectors, that are `step` apart. */
-static inline void four_sums(const lanes *v, int64_t step, float *out)
-{
-#if LANES > 4
-    __m256 a = _mm256_hadd_ps(halved(v[0]), halved(v[step]));
-    a = _mm256_hadd_ps(a, _mm256_hadd_ps(halved(v[2 * step]), halved(v[3 * step])));
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1)));
-#elif defined(__aarch64__)
-    float32x4_t a = vpaddq_f32((float32x4_t)v[0], (float32x4_t)v[step]);
-    vst1q_f32(out, vpaddq_f32(a, vpaddq_f32((float32x4_t)v[2 * step], (float32x4_t)v[3 * step])));
-#else
-    for (int k = 0; k < 4; k++) out[k] = sum(v[k * step]);
-#endif
-}
 
 #if LANES == 4 && !defined(__aarch64__)
 /* The nearest half of values that are zero, or no less than the least normal half and finite. */
