@@ -46,6 +46,7 @@ SIZES = frozenset(
 WHOLE = frozenset([torch.int16, torch.uint16, torch.int32, torch.int64])
 MOST_SIZE = 32767  # so that nothing wraps around
 MOST_AXES = 16  # of a slice: `SLICED` of run.c
+MASKS = ("begin_mask", "end_mask", "squeeze_mask")  # of a slice
 
 LOOKS = frozenset(["size", "expand"])  # kernels that look at values
 LARGEST = 1 << 30  # bytes of all values of a stretch; beside so many, Python's time is nothing
@@ -74,7 +75,7 @@ class Recorder(TorchDispatchMode):
         self.kept: list[object] = []
         self.moved: dict[int, tuple[Region, int]] = {}  # regions that are a part of another one
         self.steps: list[Step] = []
-        self.updated: set[str] = set()  # states
+        self.updated: dict[str, None] = {}  # states that are written at known positions
         self.bytes = 0
 
     # --- steps --------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ class Recorder(TorchDispatchMode):
 
     def _all(self) -> list:
         """What steps add to."""
-        return [self.steps, self.calls, self.at, self.values, self.states, self.known]
+        return [self.steps, self.calls, self.at, self.values, self.states, self.known, self.updated]
 
     def forget(self) -> None:
         """Forget the last step, and what it was given first."""
@@ -109,6 +110,7 @@ class Recorder(TorchDispatchMode):
                 del made[count:]
         self.regions = {b.tensor.untyped_storage().data_ptr(): b for b in self.at}
         self.starts = sorted(self.regions)
+        self.bytes = sum(b.tensor.nbytes for b in self.at)
 
     def described(self) -> list:
         """What the last step has recorded, as numbers, for another size to be compared with."""
@@ -136,7 +138,7 @@ class Recorder(TorchDispatchMode):
             return [self.slice(step)]
         if step.function is None and type_ == "slice_update":
             view = {a.key: self.argument(a) for a in step.arguments if a.key != "x"}
-            self.updated.add(step.state)
+            self.updated[step.state] = None
             write_slice(self.state(step.state), **view)
             return [self.state(step.state)]
         if step.function is None:
@@ -384,6 +386,3 @@ class Recorder(TorchDispatchMode):
         if func.is_view or func is _aten._unsafe_view.default:
             return func(*args, **kwargs)
         raise NotNative(f"torch computes it: {func}")
-
-
-MASKS = ("begin_mask", "end_mask", "squeeze_mask")
