@@ -1,12 +1,16 @@
 """The compiled products against torch: every form of weight, one token and several."""
 
 import os
+from pathlib import Path
+import re
 import subprocess
 import sys
 
 from mlprogram import MLProgram
 from mlprogram.kernels import native
 from mlprogram.kernels.native import ops as native_ops
+from mlprogram.run import asked
+from mlprogram.run.record import MOST_AXES
 import numpy as np
 import pytest
 import torch
@@ -211,3 +215,14 @@ def test_half_pointwise_is_the_plain_convolution():
         plain = conv(x, weight[:, :, None, None])
         found = half_pointwise(x, weight)
         np.testing.assert_allclose(found.numpy(), plain.numpy(), rtol=2e-3, atol=2e-3)
+
+
+def test_numbers_that_python_and_c_share():
+    """Of dtypes and of what is done with elements, in `walk.h`, and the most axes of a slice."""
+    folder = Path(native.__file__).with_name("c")
+    enums = re.findall(r"^enum {(.*)};", (folder / "walk.h").read_text(), re.M)
+    dtypes, done = (re.findall(r"\w+", names) for names in enums)
+    short = {torch.float32: "SINGLE", torch.float16: "HALF"}
+    assert dtypes == [short.get(d, str(d).removeprefix("torch.").upper()) for d in native.TYPES]
+    assert [getattr(asked, name) for name in done] == [*range(len(done))]
+    assert f"#define SLICED {MOST_AXES} " in (folder / "run.c").read_text()

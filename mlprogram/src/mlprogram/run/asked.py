@@ -10,9 +10,9 @@ from torch import Tensor
 if TYPE_CHECKING:
     from mlprogram.run.record import Recorder
 
-__all__ = ["CONVERT", "FLOATS", "RECORDED", "NotNative", "entry_of", "merged_axes"]
+__all__ = ["CONVERT", "RECORDED", "NotNative", "entry_of", "merged_axes"]
 
-#: Of `elementwise` in run.c and of `apply` in whole.c.
+#: What `elementwise` of run.c and `apply` of whole.c do: numbers of walk.h.
 ADD, SUB, MUL, DIV, CONVERT, EQUAL, UNEQUAL, LESS, LESS_EQUAL, LEAST, MOST = range(11)
 
 FLOATS = frozenset([torch.float16, torch.float32])
