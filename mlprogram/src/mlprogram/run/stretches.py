@@ -117,6 +117,18 @@ class NativeStretch:
         ]
         return words + tail, shapes, values, [b.tensor.tolist() for b in regions[1]]
 
+    @property
+    def memory(self) -> dict[str, tuple[str, int]]:
+        """Of each value made, what its memory is called and how many bytes it has: the value or
+        state that was given and whose part it is, with 0 bytes; else one of the values made."""
+        given = ["", "", *self.given, *self.states]  # of a constant, and of the arena, none
+        owners = {base: (name, 0) for base, name in enumerate(given)}
+        views = zip(self.made, self._results.at(0), strict=True)
+        return {
+            name: owners.setdefault(base, (f"memory of {name}", size))
+            for name, (base, _, size, *_) in views
+        }
+
     def needed(self, first: int) -> list[str]:
         """The values that steps from this one on read, or that are made before it."""
         if not first:
