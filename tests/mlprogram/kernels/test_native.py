@@ -218,11 +218,14 @@ def test_half_pointwise_is_the_plain_convolution():
 
 
 def test_numbers_that_python_and_c_share():
-    """Of dtypes and of what is done with elements, in `walk.h`, and the most axes of a slice."""
+    """Of dtypes, of what is done with elements, of activations and their like."""
     folder = Path(native.__file__).with_name("c")
-    enums = re.findall(r"^enum {(.*)};", (folder / "walk.h").read_text(), re.M)
-    dtypes, done = (re.findall(r"\w+", names) for names in enums)
+    text = "".join(file.read_text() for file in folder.iterdir())
+    lists = [re.findall(r"\w+", names) for names in re.findall(r"^enum {(.*)};", text, re.M)]
     short = {torch.float32: "SINGLE", torch.float16: "HALF"}
-    assert dtypes == [short.get(d, str(d).removeprefix("torch.").upper()) for d in native.TYPES]
+    assert [short.get(d, str(d).removeprefix("torch.").upper()) for d in native.TYPES] in lists
+    for each in (native_ops.Activation, native_ops.Rounding, native_ops.Turn):
+        assert [*each.__members__] in lists and [*each] == [*range(len(each))]
+    (done,) = (names for names in lists if "ADD" in names)
     assert [getattr(asked, name) for name in done] == [*range(len(done))]
-    assert f"#define SLICED {MOST_AXES} " in (folder / "run.c").read_text()
+    assert f"#define SLICED {MOST_AXES} " in text
