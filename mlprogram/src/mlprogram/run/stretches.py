@@ -101,7 +101,7 @@ class NativeStretch:
         self._updated = recorder.updated
         self._written = sorted({b.state for b in read if isinstance(b, Written)})
 
-    def _draft(self, recorder: Recorder, offsets: dict[int, int]) -> "_Draft":
+    def _draft(self, recorder: Recorder, offsets: dict[int, int]) -> _Draft:
         words, tail = list[int](), list[int]()
         beside = sum(2 + 2 * len(call.arguments) for call in recorder.calls)
         order, bases = {id(step): i for i, step in enumerate(self.steps)}, self._bases
