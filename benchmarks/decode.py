@@ -1,7 +1,7 @@
 """The executor beside transformers, llama.cpp and ONNX Runtime GenAI: speed and memory.
 
-    python benchmarks/decode.py --prepare                        write the models, minutes
-    python benchmarks/decode.py                                  measure all, about 20 minutes
+    python benchmarks/decode.py --prepare                        write the models
+    python benchmarks/decode.py                                  measure all
     python benchmarks/decode.py --models smollm2-135m --rounds 1
 
 The same weights, the same threads, and token ids for a prompt. Each engine is in a process of its

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ane_book.errors import BackendUnavailable, InvalidInput
 from ane_book.extras import missing
-from ane_book.text.chat import THOUGHT
+from ane_book.text.chat import DEEPEST, THOUGHT, too_deep
 from ane_book.text.process import check_text
 from ane_book.text.tools import SPACED
 import numpy as np
@@ -31,7 +31,7 @@ except ImportError:  # of the extra [serve]
 
 __all__ = ["GrammarTokens", "Mask"]
 
-LONGEST, DEEPEST = 1 << 17, 64  # characters of a form, and brackets within brackets of a schema
+LONGEST = 1 << 17  # characters of a form
 
 
 class GrammarTokens:
@@ -123,7 +123,7 @@ def _schema(text: str) -> str:
         raise InvalidInput(f"json_schema: it is not JSON: {error}") from None
     if not isinstance(schema, dict):
         raise InvalidInput("json_schema: it has to be an object, such as {\"type\": \"object\"}")
-    if _depth(text) > DEEPEST:
+    if too_deep(schema):
         raise InvalidInput(f"json_schema: it is nested more than {DEEPEST} deep")
     try:
         return llguidance.LLMatcher.grammar_from_json_schema(
@@ -131,15 +131,6 @@ def _schema(text: str) -> str:
         )
     except ValueError as error:  # half of a character, which JSON can write and UTF-8 cannot
         raise InvalidInput(f"json_schema: {_reason(str(error))}") from None
-
-
-def _depth(text: str) -> int:
-    """How deep brackets of a JSON text lie in each other; those within strings count too."""
-    deep = most = 0
-    for character in text:
-        deep += (character in "[{") - (character in "]}")
-        most = max(most, deep)
-    return most
 
 
 _SOURCES = {

@@ -65,7 +65,7 @@ def too_deep(value: Any) -> bool:
     for _ in range(DEEPEST):
         nested = [each for each in level if isinstance(each, list | dict)]
         level = [v for each in nested for v in (each.values() if isinstance(each, dict) else each)]
-    return bool(level)
+    return any(isinstance(each, list | dict) for each in level)
 
 
 def apart(value: Any, markers: Sequence[str], cut: str) -> Any:

@@ -205,3 +205,24 @@ def test_types_are_those_of_coremltools(dtype):
     )
     name = type(made.type.tensorType).DESCRIPTOR.fields_by_name["dataType"].enum_type
     assert name.values_by_number[code].name == {"fp16": "FLOAT16"}.get(dtype, dtype.upper())
+
+
+class Tied(torch.nn.Module):
+    """Twice the same convolution, under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = (torch.nn.Conv2d(8, 8, 1, bias=False) for _ in range(2))
+        self.other.weight = self.one.weight
+
+    def forward(self, x):
+        return self.other(torch.relu(self.one(x)))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_parameter_of_two_names_is_lowered_under_both(lowered, device):
+    with torch.device(device):
+        module = Tied()
+    block = lowering.lower(module, {"x": torch.zeros(1, 8, 1, 4)}, ["y"])
+    assert sorted(block.parameters.values()) == ["one.weight", "other.weight"]
+    assert module.one.weight is module.other.weight

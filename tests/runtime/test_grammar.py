@@ -7,6 +7,7 @@ from _smollm2_tokenizer import smollm2, tokenizer
 from ane_book.errors import InvalidInput
 from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.sampling import Sampler
+from ane_book.text.chat import DEEPEST
 import jsonschema
 import numpy as np
 import pytest
@@ -105,6 +106,14 @@ def test_white_space_comes_to_an_end(tokens):
     assert '"name"' in text and "\n" * 65 not in text
 
 
+@pytest.mark.parametrize("thinks", [False, True])
+def test_a_schema_may_be_nested_as_deep_as_a_request(tokens, thinks):
+    schema = "true"
+    for _ in range(DEEPEST):
+        schema = f'{{"items": {schema}}}'
+    tokens.mask("json_schema", schema, thinks)
+
+
 @pytest.mark.parametrize(
     ("form", "text", "reason"),
     [
@@ -116,7 +125,7 @@ def test_white_space_comes_to_an_end(tokens):
         ("json_schema", '{"$ref": "http://somewhere/else"}', "somewhere"),
         ("json_schema", '{"type": "string", "pattern": "("}', "regex"),
         ("json_schema", '{"type": "string", "minLength": 2, "maxLength": 1}', "nsat"),
-        ("json_schema", '{"a":' * 65 + "1" + "}" * 65, "more than 64 deep"),
+        ("json_schema", '{"a":' * 101 + "1" + "}" * 101, "more than 100 deep"),
         ("json_schema", json.dumps({"enum": ["x" * 200_000]}), "characters"),
         ("json_schema", '{"enum": ["\\ud800"]}', "hex escape"),
         ("regex", "(", "regex"),

@@ -2,7 +2,7 @@
 
 from _smollm2_tokenizer import smollm2, tokenizer
 from ane_book.errors import InvalidInput
-from ane_book.text.chat import as_messages
+from ane_book.text.chat import DEEPEST, as_messages, too_deep
 from ane_book.text.template import render
 import pytest
 from tokenizers import Tokenizer, models
@@ -157,3 +157,11 @@ class TestChat:
     def test_template_errors_are_ours(self, template, message):
         with pytest.raises(InvalidInput, match=message):
             render(template, CONVERSATIONS["question"])
+
+
+def test_how_deep_a_value_may_be_nested():
+    lists, objects = [], 1
+    for _ in range(DEEPEST - 1):
+        lists, objects = [lists], {"a": objects}
+    assert not too_deep(lists) and not too_deep({"a": objects})
+    assert too_deep([lists]) and too_deep({"a": {"a": objects}})

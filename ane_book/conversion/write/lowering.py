@@ -56,7 +56,7 @@ def lower(
     Other parameters stand in for the module's own, which may be on torch's device "meta".
     """
     module.eval().requires_grad_(False)  # or the trace keeps every intermediate for a gradient
-    own = dict(module.named_parameters())
+    own = dict(module.named_parameters(remove_duplicate=False))
     module.load_state_dict(_stand_ins(module), strict=False, assign=True)
     try:
         return _kept_or_lowered(module, inputs, outputs, norm_epsilon, output_dtype)
@@ -86,7 +86,8 @@ def _kept_or_lowered(
 
 
 def _stand_ins(module: nn.Module) -> dict[str, Tensor]:
-    """Random values for a module's parameters; a large one has one value for each row in memory.
+    """Random values for a module's parameters, for each of the names of one that has several; a
+    large one has one value for each row in memory.
 
     They are distinct, since passes fold special values, such as a norm of ones, and since weights
     are matched by their bytes. With a value for each weight a block of 100 million would take
@@ -95,7 +96,7 @@ def _stand_ins(module: nn.Module) -> dict[str, Tensor]:
     """
     generator = torch.Generator().manual_seed(0)
     made = {}
-    for name, value in module.named_parameters():
+    for name, value in module.named_parameters(remove_duplicate=False):
         shape = tuple(value.shape)
         if value.numel() > LARGE and len(value) > 1:
             shape = (len(value),) + (1,) * (value.dim() - 1)

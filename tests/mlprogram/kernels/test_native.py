@@ -1,12 +1,16 @@
 """The compiled products against torch: every form of weight, one token and several."""
 
 import os
+from pathlib import Path
+import re
 import subprocess
 import sys
 
 from mlprogram import MLProgram
 from mlprogram.kernels import native
 from mlprogram.kernels.native import ops as native_ops
+from mlprogram.run import asked
+from mlprogram.run.record import MOST_AXES
 import numpy as np
 import pytest
 import torch
@@ -215,3 +219,17 @@ def test_half_pointwise_is_the_plain_convolution():
         plain = conv(x, weight[:, :, None, None])
         found = half_pointwise(x, weight)
         np.testing.assert_allclose(found.numpy(), plain.numpy(), rtol=2e-3, atol=2e-3)
+
+
+def test_numbers_that_python_and_c_share():
+    """Of dtypes, of what is done with elements, of activations and their like."""
+    folder = Path(native.__file__).with_name("c")
+    text = "".join(file.read_text() for file in folder.iterdir())
+    lists = [re.findall(r"\w+", names) for names in re.findall(r"^enum {(.*)};", text, re.M)]
+    short = {torch.float32: "SINGLE", torch.float16: "HALF"}
+    assert [short.get(d, str(d).removeprefix("torch.").upper()) for d in native.TYPES] in lists
+    for each in (native_ops.Activation, native_ops.Rounding, native_ops.Turn):
+        assert [*each.__members__] in lists and [*each] == [*range(len(each))]
+    (done,) = (names for names in lists if "ADD" in names)
+    assert [getattr(asked, name) for name in done] == [*range(len(done))]
+    assert f"#define SLICED {MOST_AXES} " in text

@@ -6,6 +6,7 @@ import pickle
 from _package import const, op, typed, write
 from mlprogram import MLProgram
 from mlprogram.kernels import native
+from mlprogram.run import record
 from mlprogram.run.states import States, update_state
 from mlprogram.run.stretches import NativeStretch
 import numpy as np
@@ -149,11 +150,31 @@ def test_a_state_that_was_read_before_keeps_its_copy(same):
     same(steps, ["t", "z", "m"], inputs, [given, given])
 
 
-def test_a_slice_that_names_some_axes_alone_is_not_counted():
+def test_a_slice_that_names_some_axes_alone_counts():
     states = States({"s": torch.zeros(2, 8, 4)})
     states.note("s", 0)
     update_state(states, "s", torch.ones(2, 1, 4), begin=[0, 5], end=[2, 6])
-    assert states["s"][0, 5, 0] == 1 and states.written == {}
+    assert states["s"][0, 5, 0] == 1 and states.written == {"s": 6}
+
+
+def test_a_step_that_cannot_be_recorded_leaves_no_trace(tmp_path, monkeypatch):
+    """The steps before it do not forget how much of the state was written that it writes."""
+    monkeypatch.setattr(record, "LARGEST", 1000)  # bytes, of which the state has more
+    state, row = typed("fp32", 2, 64, 4), typed("fp32", 2, 1, 4)
+    at = {"begin": const([0, 3, 0]), "end": const([2, 4, 4])}
+    steps = [
+        op("read_state", {"k": state}, input="s"),
+        op("add", {"a": row}, x="x", y="x"),
+        op("mul", {"b": row}, x="a", y="x"),
+        op("slice_update", {"u": state}, x="k", update="b", **at),
+        op("write_state", {}, input="s", data="u"),
+    ]
+    inputs = {"x": row, "s": typed("fp32", 2, 64, 4, kind="state")}
+    program = MLProgram(write(tmp_path / "p", steps, ["b"], inputs))
+    held = program.make_state()
+    program.predict({"x": np.ones((2, 1, 4), np.float32)}, held)
+    assert any(isinstance(part, NativeStretch) for part in program.compiled.parts)
+    assert held._states.written == {"s": 4}
 
 
 def test_copies_of_states_know_nothing():

@@ -284,7 +284,7 @@ def test_what_follows_a_call_that_fails_runs_from_python(tmp_path, monkeypatch):
         return run_steps
 
     for stretch in stretches(program):
-        for at in stretch._places:
+        for at in stretch._step_at:
             monkeypatch.setattr(native, "run_steps", failing(stretch, at))
             found = program.predict(given)
             assert all(equal(found[name], right[name]) for name in right), at

@@ -31,7 +31,8 @@ class Memory:
 
     mapped: the mapped weight files. laid_out: tensors that were made from them at load. states:
     those of one `make_state()`. values: the peak of live inputs and intermediate values in a call,
-    without the work space inside of an op; None if a shape is known only at run time.
+    with the arenas of steps that run in C (`run/stretches.py`), without the work space inside of
+    an op; None if a shape is known only at run time.
     """
 
     mapped: int

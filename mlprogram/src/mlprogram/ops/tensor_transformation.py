@@ -103,15 +103,6 @@ def reverse_sequence(x: Tensor, lengths: Tensor, seq_axis: int = 0, batch_axis: 
 # --- slices -----------------------------------------------------------------------------------
 
 
-def _range(size: int, begin: int | None, end: int | None, step: int) -> tuple[int, int, int, bool]:
-    """numpy's begin:end:step of an axis as (start, length, step > 0, whether to reverse)."""
-    start, stop, step = slice(begin, end, step).indices(size)
-    if step > 0:
-        return start, max(0, -((start - stop) // step)), step, False
-    length = max(0, -((stop - start) // -step))
-    return start + (length - 1) * step if length else 0, length, -step, True
-
-
 def _view(
     x: Tensor,
     begin: Sequence[int],
@@ -136,13 +127,14 @@ def _view(
         size = shape[axis]
         if step == 1 and not first and (last is None or last == size):
             continue  # the whole axis, as most are
-        start, length, step, flip = _range(size, first, last, step)
-        if flip:
+        places = range(size)[first:last:step] or range(0)
+        if step < 0:
             backwards.append(axis)
-        if step > 1:
-            x = x[(slice(None),) * axis + (slice(start, start + length * step, step),)]
-        elif length != size:
-            x = x.narrow(axis, start, length)
+            places = places[::-1]
+        if places.step > 1:
+            x = x[(slice(None),) * axis + (slice(places.start, places.stop, places.step),)]
+        elif len(places) != size:
+            x = x.narrow(axis, places.start, len(places))
     return x, backwards
 
 
@@ -173,8 +165,8 @@ def write_slice(
     begin_mask: Sequence[bool] | None = None,
     end_mask: Sequence[bool] | None = None,
     squeeze_mask: Sequence[bool] | None = None,
-) -> None:
-    """Write `update` into that slice of x in place.
+) -> Tensor:
+    """Write `update` into that slice of x in place, and return the view of x that was written.
 
     Raises ValueError where it does not have the slice's shape, which MIL asks for: a slice ends
     where x does, so that nothing beyond is written and nothing is dropped.
@@ -185,7 +177,7 @@ def write_slice(
             f"an update of shape {(*update.shape,)} for a slice of shape {(*view.shape,)}: "
             f"{[*begin]} to {[*end]} of {(*x.shape,)}"
         )
-    view.copy_(update.flip(backwards) if backwards else update)
+    return view.copy_(update.flip(backwards) if backwards else update)
 
 
 op("slice_by_index", static=SLICE)(slice_of)

@@ -1,4 +1,4 @@
-"""What torch may be asked for in a step that is recorded, and the call of compiled code for it."""
+"""Which steps may be recorded, and for what torch asks in them the calls of compiled code."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,9 +10,32 @@ from torch import Tensor
 if TYPE_CHECKING:
     from mlprogram.run.record import Recorder
 
-__all__ = ["CONVERT", "FLOATS", "RECORDED", "NotNative", "entry_of", "merged_axes"]
+__all__ = [
+    "CONVERT", "LOOKS", "PLAIN", "RECORDED", "SIZES", "NotNative", "entry_of", "merged_axes",
+]  # fmt: skip
 
-#: Of `elementwise` in run.c and of `apply` in whole.c.
+#: Ops without a kernel that may be recorded: they look at shapes alone, and never at values.
+PLAIN = frozenset(
+    [
+        "add", "cast", "concat", "equal", "expand_dims", "flatten2d", "greater", "greater_equal",
+        "identity", "less", "less_equal", "maximum", "minimum", "mul", "not_equal", "real_div",
+        "reshape", "select", "slice_by_index", "slice_by_size", "slice_update", "split", "squeeze",
+        "stack", "sub", "tile", "transpose",
+    ]
+)  # fmt: skip
+
+#: Ops and kernels whose whole numbers are known where those are that they take, and which make a
+#: straight line of a straight line (`lines.py`).
+SIZES = frozenset(
+    [
+        "add", "cast", "concat", "expand_dims", "identity", "mul", "range_1d", "reshape", "shape",
+        "size", "slice_by_index", "squeeze", "stack", "sub",
+    ]
+)  # fmt: skip
+
+LOOKS = frozenset(["size", "expand"])  # kernels that look at values
+
+#: What `elementwise` of run.c and `apply` of whole.c do: numbers of walk.h.
 ADD, SUB, MUL, DIV, CONVERT, EQUAL, UNEQUAL, LESS, LESS_EQUAL, LEAST, MOST = range(11)
 
 FLOATS = frozenset([torch.float16, torch.float32])
@@ -117,6 +140,7 @@ def _where(recorder: "Recorder", condition: Tensor, x: Tensor, y: Tensor) -> Ten
     return recorder.fill("select", 0, made, condition, x, y)
 
 
+#: By the function of torch's that is asked for: what records the calls that give the same.
 RECORDED: dict[Any, Callable[..., Tensor]] = {
     _aten.clone.default: _clone,
     _aten._to_copy.default: _to_copy,

@@ -122,15 +122,6 @@ class ExecutionPlan:
         made = (output for o in self.function.operations() for output in o.outputs)
         return self.function.inputs | dict(made)
 
-    @property
-    def as_function(self) -> Function:
-        """The function with one op for each step."""
-        block = self.function.block
-        operations = [step.operation for step in self.main.steps]
-        fused = Block(block.inputs, operations, block.outputs)
-        given = self.function
-        return Function(given.name, given.opset, given.inputs, given.states, fused)
-
 
 class Planner:
     """Plans one function. `shared` keeps decoded weights for all functions of a package.

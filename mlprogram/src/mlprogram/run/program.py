@@ -205,7 +205,7 @@ class MLProgram:
     @property
     def memory(self) -> Memory:
         """Bytes that this function takes: weights, what was made of them, values, states."""
-        return measure(self.plan, self.package, self._lift)
+        return measure(self.compiled, self.package, self._lift)
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
         """An array for every input, of its default shape; see `Feature.random`."""

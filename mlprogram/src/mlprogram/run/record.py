@@ -14,7 +14,16 @@ from typing import Any
 
 from mlprogram.kernels import native
 from mlprogram.ops.tensor_transformation import write_slice
-from mlprogram.run.asked import CONVERT, RECORDED, NotNative, entry_of, merged_axes
+from mlprogram.run.asked import (
+    CONVERT,
+    LOOKS,
+    PLAIN,
+    RECORDED,
+    SIZES,
+    NotNative,
+    entry_of,
+    merged_axes,
+)
 from mlprogram.run.calls import KernelCall, Place, Region, Written
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step
 import numpy as np
@@ -24,58 +33,43 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["Recorder"]
 
-#: Ops without a kernel that may be recorded: they look at shapes alone, and never at values.
-PLAIN = frozenset(
-    [
-        "add", "cast", "concat", "equal", "expand_dims", "flatten2d", "greater", "greater_equal",
-        "identity", "less", "less_equal", "maximum", "minimum", "mul", "not_equal", "real_div",
-        "reshape", "select", "slice_by_index", "slice_by_size", "slice_update", "split", "squeeze",
-        "stack", "sub", "tile", "transpose",
-    ]
-)  # fmt: skip
-
-#: Ops and kernels whose whole numbers are known where those are that they take, and which make a
-#: straight line of a straight line (`stretches.py`).
-SIZES = frozenset(
-    [
-        "add", "cast", "concat", "expand_dims", "identity", "mul", "range_1d", "reshape", "shape",
-        "size", "slice_by_index", "squeeze", "stack", "sub",
-    ]
-)  # fmt: skip
-
-WHOLE = frozenset([torch.int16, torch.uint16, torch.int32, torch.int64])
-MOST_SIZE = 32767  # so that nothing wraps around
+WHOLE = frozenset([torch.int16, torch.uint16, torch.int32, torch.int64])  # of sizes
+MOST_SIZE = 32767  # so that nothing wraps around in any of them
 MOST_AXES = 16  # of a slice: `SLICED` of run.c
-
-LOOKS = frozenset(["size", "expand"])  # kernels that look at values
+MASKS = ("begin_mask", "end_mask", "squeeze_mask")  # of a slice
 LARGEST = 1 << 30  # bytes of all values of a stretch; beside so many, Python's time is nothing
 
 _aten = torch.ops.aten
 
 
 class Recorder(TorchDispatchMode):
-    """Records steps. values: what they made, or were given, by name, of memory that nobody fills.
+    """Records steps. shapes: of values from outside whose sizes the program leaves open.
 
-    shapes: of values from outside whose sizes the program leaves open. known: the values that
-    follow from sizes, also in `values`. kept: objects of which the calls have only the address.
+    steps: those that were recorded. calls: what they ask of compiled code, in order.
+    values: what they made, or were given, by name, of memory that nobody fills. states: the same.
+    known: the values that follow from sizes, also in `values`.
+    regions: the memory of all of these, by index. by_address: the same; starts: those addresses.
+    moved: regions that are a part of another one, and at which byte of it (`copies.py`).
+    kept: objects of which the calls have only the address.
+    updated: states that are written at known positions.
     """
 
     def __init__(self, plan: ExecutionPlan, shapes: Mapping[str, tuple[int, ...]] | None = None):
         super().__init__()
         self.plan, self.shapes = plan, shapes or {}
         self.known: dict[str, Tensor] = {}
-        self.is_idle = False  # while torch computes
+        self.is_idle = False  # while torch computes what follows from sizes
         self.values: dict[str, Tensor] = {}
         self.states: dict[str, Tensor] = {}
-        self.regions: dict[int, Region] = {}  # by address
-        self.at: list[Region] = []  # by index
+        self.regions: list[Region] = []
+        self.by_address: dict[int, Region] = {}
         self.starts: list[int] = []
         self.calls: list[KernelCall] = []
         self.kept: list[object] = []
-        self.moved: dict[int, tuple[Region, int]] = {}  # regions that are a part of another one
+        self.moved: dict[int, tuple[Region, int]] = {}
         self.steps: list[Step] = []
-        self.updated: set[str] = set()  # states
-        self.bytes = 0
+        self.updated: dict[str, None] = {}
+        self.bytes = 0  # of all regions
 
     # --- steps --------------------------------------------------------------------------------
 
@@ -98,7 +92,8 @@ class Recorder(TorchDispatchMode):
 
     def _all(self) -> list:
         """What steps add to."""
-        return [self.steps, self.calls, self.at, self.values, self.states, self.known]
+        lists = [self.steps, self.calls, self.regions]
+        return [*lists, self.values, self.states, self.known, self.updated]
 
     def forget(self) -> None:
         """Forget the last step, and what it was given first."""
@@ -107,8 +102,9 @@ class Recorder(TorchDispatchMode):
                 del made[key]
             if isinstance(made, list):
                 del made[count:]
-        self.regions = {b.tensor.untyped_storage().data_ptr(): b for b in self.at}
-        self.starts = sorted(self.regions)
+        self.by_address = {b.tensor.untyped_storage().data_ptr(): b for b in self.regions}
+        self.starts = sorted(self.by_address)
+        self.bytes = sum(b.tensor.nbytes for b in self.regions)
 
     def described(self) -> list:
         """What the last step has recorded, as numbers, for another size to be compared with."""
@@ -125,8 +121,9 @@ class Recorder(TorchDispatchMode):
         return [arguments, owners, places, known]
 
     def run(self, step: Step) -> Sequence[Tensor]:
+        """What a step makes. Raises NotNative for what only torch can do, or only Python."""
         type_ = step.operation.type
-        if self.follows(step) and (made := self.size(step)) is not None:
+        if self.follows_from_sizes(step) and (made := self.computed_now(step)) is not None:
             return [made]
         if type_ == "read_state":
             return [self.state(step.state)]
@@ -136,7 +133,7 @@ class Recorder(TorchDispatchMode):
             return [self.slice(step)]
         if step.function is None and type_ == "slice_update":
             view = {a.key: self.argument(a) for a in step.arguments if a.key != "x"}
-            self.updated.add(step.state)
+            self.updated[step.state] = None
             write_slice(self.state(step.state), **view)
             return [self.state(step.state)]
         if step.function is None:
@@ -150,21 +147,22 @@ class Recorder(TorchDispatchMode):
 
     def argument(self, argument: Argument) -> Any:
         """The value of an argument, or a list of them if MIL takes several."""
-        if argument.static and self.computed(argument):
+        if argument.static and self.is_known_late(argument):
             raise NotNative(f"its {argument.key} is known at run time only")
         found = [self.value(v.name) if isinstance(v, Name) else v for v in argument.values]
         if argument.static:
             found = [v.tolist() if isinstance(v, Tensor) else v for v in found]
         return found if argument.key == "values" or len(found) > 1 else found[0]
 
-    def computed(self, argument: Argument) -> bool:
+    def is_known_late(self, argument: Argument) -> bool:
         """Whether it is known at run time only."""
         return any(isinstance(v, Name) and v.name not in self.known for v in argument.values)
 
     def is_placed_late(self, step: Step) -> bool:
-        return any(a.static and self.computed(a) for a in step.arguments)
+        """Whether a static argument, such as where a slice begins, is known at run time only."""
+        return any(a.static and self.is_known_late(a) for a in step.arguments)
 
-    def follows(self, step: Step) -> bool:
+    def follows_from_sizes(self, step: Step) -> bool:
         """Whether what a step makes follows from sizes, in proportion to them."""
         kind = step.kernel or step.operation.type
         if kind not in SIZES or len(step.results) != 1:
@@ -174,9 +172,9 @@ class Recorder(TorchDispatchMode):
         named = [a for a in step.arguments if any(isinstance(v, Name) for v in a.values)]
         if kind == "slice_by_index" and any(a.static for a in named):
             return False
-        return len(named) < (2 if kind == "mul" else 9) and not any(map(self.computed, named))
+        return len(named) < (2 if kind == "mul" else 9) and not any(map(self.is_known_late, named))
 
-    def size(self, step: Step) -> Tensor | None:
+    def computed_now(self, step: Step) -> Tensor | None:
         """Compute it now; None if these are no whole numbers, or larger than sizes are."""
         given = {a.key: self.argument(a) for a in step.arguments}
         if step.function is None:
@@ -200,6 +198,7 @@ class Recorder(TorchDispatchMode):
         return made
 
     def value(self, name: str) -> Tensor:
+        """A value that a step made, or that is given from outside."""
         if name not in self.values:
             self.values[name] = self.given(name, False)
         return self.values[name]
@@ -252,7 +251,7 @@ class Recorder(TorchDispatchMode):
 
     def position(self, argument: Argument) -> Tensor:
         """Where slices begin or end, as int32."""
-        if not self.computed(argument):
+        if not self.is_known_late(argument):
             numbers = torch.from_numpy(np.array(self.argument(argument), np.int32))
             return self.own(numbers, is_known=True) if self.shapes else numbers
         if len(argument.values) > 1:
@@ -272,8 +271,8 @@ class Recorder(TorchDispatchMode):
         if not tensor.numel() or self.bytes > LARGEST:
             raise NotNative("it is large" if tensor.numel() else "it has no values")
         start = tensor.untyped_storage().data_ptr()
-        self.at.append(Region(tensor, len(self.at), name, is_state, is_known))
-        self.regions[start] = self.at[-1]
+        self.regions.append(Region(tensor, len(self.regions), name, is_state, is_known))
+        self.by_address[start] = self.regions[-1]
         insort(self.starts, start)
         return tensor
 
@@ -284,7 +283,7 @@ class Recorder(TorchDispatchMode):
 
     def region(self, tensor: Tensor) -> Region | None:
         """The memory that a tensor lies in; None if it is a constant."""
-        return self.regions.get(tensor.untyped_storage().data_ptr())
+        return self.by_address.get(tensor.untyped_storage().data_ptr())
 
     def origin(self, tensor: Tensor) -> tuple[Region | None, int]:
         """The memory that a tensor lies in now, and at which byte of it."""
@@ -295,9 +294,10 @@ class Recorder(TorchDispatchMode):
         return whole, offset + at
 
     def place(self, address: int | None) -> Place:
+        """The region and the offset in it that an address is; or the address of a constant."""
         index = bisect(self.starts, address or 0) - 1
         if address and index >= 0:
-            region, offset = self.regions[self.starts[index]], address - self.starts[index]
+            region, offset = self.by_address[self.starts[index]], address - self.starts[index]
             if offset < region.bytes:
                 return region, offset
         return None, address or 0
@@ -384,6 +384,3 @@ class Recorder(TorchDispatchMode):
         if func.is_view or func is _aten._unsafe_view.default:
             return func(*args, **kwargs)
         raise NotNative(f"torch computes it: {func}")
-
-
-MASKS = ("begin_mask", "end_mask", "squeeze_mask")

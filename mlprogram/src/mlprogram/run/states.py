@@ -6,10 +6,11 @@ it is known that they hold zeros, it need not read them: a decode step with a sh
 otherwise read the whole cache.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import ctypes
 from math import prod
 import mmap
+from operator import mul
 from typing import Any
 
 from mlprogram.ops.tensor_transformation import write_slice
@@ -104,30 +105,21 @@ def zero_state(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 def update_state(states: States, name: str, update: Tensor, **view: Any) -> None:
     """`write_slice` to a state."""
-    known, state = states.slots(name), states[name]
-    states.forget(name)  # should it fail, nothing is known
-    write_slice(state, update, **view)
-    if known is not None and len(view["begin"]) == len(view["end"]) == state.dim():
-        states.note(name, max(known, _reach(state.shape[-2], **view)))
+    number, state = states._numbers[name], states[name]
+    known, number.value = number.value, UNKNOWN  # should it fail, nothing is known
+    part = write_slice(state, update, **view)
+    if known != UNKNOWN:
+        number.value = max(known, _reach(state, part))
 
 
-def _reach(
-    slots: int,
-    begin: Sequence[int],
-    end: Sequence[int],
-    stride: Sequence[int] | None = None,
-    begin_mask: Sequence[bool] | None = None,
-    end_mask: Sequence[bool] | None = None,
-    squeeze_mask: Sequence[bool] | None = None,
-) -> int:
-    """A slot before which a slice of a state ends."""
-    if stride and stride[-2] < 0:
-        return slots
-    if squeeze_mask and squeeze_mask[-2]:
-        first = 0 if begin_mask and begin_mask[-2] else begin[-2]
-        return (first if first >= 0 else slots + first) + 1
-    last = slots if end_mask and end_mask[-2] else end[-2]
-    return min(last if last >= 0 else slots + last, slots)
+def _reach(state: Tensor, part: Tensor) -> int:
+    """The slots of a state, whose memory has no gaps, up to the last one that a part of it has."""
+    sizes, strides = part.shape, part.stride()
+    if 0 in sizes:
+        return 0
+    last = part.storage_offset() + sum(map(mul, sizes, strides)) - sum(strides)
+    whole = state.shape
+    return last // whole[-1] % whole[-2] + 1
 
 
 def slots_written(tensor: Tensor) -> int:

@@ -13,6 +13,7 @@ The step of a call that fails runs from Python, with those after it, and says wh
 from bisect import insort
 from collections.abc import Callable, Collection, Mapping, Sequence
 import ctypes
+from typing import NamedTuple
 
 from mlprogram.analysis.aliases import uses
 from mlprogram.kernels import native
@@ -33,6 +34,21 @@ SHORTEST = 2  # steps, and calls of compiled code: one alone takes less time fro
 ALIGNMENT = 64
 
 
+class _Draft(NamedTuple):
+    """What was recorded for one size, as numbers. A base is what an address is counted from: 0 is
+    none, 1 the arena, then what is given, known and made; the table itself; numbers of slots.
+
+    words: the table, with all that it points at behind it. shapes: dtypes and shapes of what is
+    given, known, and made. values: each value as a view (`_view`). contents: the whole numbers that
+    are known.
+    """
+
+    words: list[int]
+    shapes: list[list[tuple]]
+    values: list[tuple]
+    contents: list
+
+
 class NativeStretch:
     """Some neighbouring steps, compiled: `stretch(size, states, *given)` returns the values `made`.
 
@@ -51,19 +67,19 @@ class NativeStretch:
         self.steps, self.made, self._kept = last.steps, made, [r.kept for r in recorders]
         self._number(last)
         sizes = [
-            max(b.bytes for b in same) for same in zip(*[r.at for r in recorders], strict=True)
+            max(b.bytes for b in same) for same in zip(*[r.regions for r in recorders], strict=True)
         ]
         offsets, self.arena = _arranged(last.calls, self._bases, sizes)
         self.calls, self.held = len(last.calls), sum(sizes[i] for i in offsets)
-        self._places: dict[int, int] = {}  # in the table -> of the step
+        self._step_at: dict[int, int] = {}  # place in the table -> which of the steps
         drafts = [self._draft(recorder, offsets) for recorder in (recorders[0], last)]
-        self._words = Line(places, [words for words, *_ in drafts])
-        self._shapes = Line(places, [shapes for _, shapes, _, _ in drafts])
-        self._values = Line(places, [values for *_, values, _ in drafts])
-        self._contents = Line(places, [contents for *_, contents in drafts])
+        self._words = Line(places, [d.words for d in drafts])
+        self._shapes = Line(places, [d.shapes for d in drafts])
+        self._values = Line(places, [d.values for d in drafts])
+        self._contents = Line(places, [d.contents for d in drafts])
         self._constants = {n: x for n, x in last.values.items() if last.region(x) is None}
         self._names = [*last.values]
-        chosen = [[values[self._names.index(n)] for n in made] for *_, values, _ in drafts]
+        chosen = [[d.values[self._names.index(n)] for n in made] for d in drafts]
         self._results = Line(places, chosen)
 
     def _number(self, recorder: Recorder) -> None:
@@ -72,11 +88,11 @@ class NativeStretch:
         read = {b for call in recorder.calls for b, _ in call.arguments} | {*owners}
         taken = [v for s in self.steps for a in s.arguments for v in a.values]
         named = {v.name for v in taken if isinstance(v, Name)}  # in Python, also for no call
-        read |= {b for b in recorder.regions.values() if b.name in named or b.is_state}
+        read |= {b for b in recorder.regions if b.name in named or b.is_state}
         read |= {recorder.region(x) for name, x in recorder.known.items() if name in named}
-        given = [b for b in recorder.regions.values() if b.name and b in read]
+        given = [b for b in recorder.regions if b.name and b in read]
         given.sort(key=lambda region: region.is_state)
-        known = [b for b in recorder.regions.values() if b.is_known and b in read]
+        known = [b for b in recorder.regions if b.is_known and b in read]
         new = [*dict.fromkeys(b for b in owners if b and not b.name and not b.is_known)]
         self.given = [b.name for b in given if not b.is_state]
         self.states = [b.name for b in given if b.is_state]
@@ -85,37 +101,46 @@ class NativeStretch:
         self._updated = recorder.updated
         self._written = sorted({b.state for b in read if isinstance(b, Written)})
 
-    def _draft(self, recorder: Recorder, offsets: dict[int, int]) -> tuple:
-        """What the recorder has recorded, as numbers: the table with all that it points at; the
-        dtypes and shapes of what is given, known, and made; each value as a view; and the whole
-        numbers that are known."""
+    def _draft(self, recorder: Recorder, offsets: dict[int, int]) -> _Draft:
         words, tail = list[int](), list[int]()
         beside = sum(2 + 2 * len(call.arguments) for call in recorder.calls)
-        order, places = {id(step): i for i, step in enumerate(self.steps)}, self._bases
+        order, bases = {id(step): i for i, step in enumerate(self.steps)}, self._bases
         for call in recorder.calls:
-            self._places[len(words)] = order[id(call.step)]
+            self._step_at[len(words)] = order[id(call.step)]
             words += [call.entry, len(call.arguments)]
             for b, offset in call.arguments:
                 if isinstance(b, tuple):
-                    words += [2 + len(places), 8 * (beside + len(tail))]
+                    words += [2 + len(bases), 8 * (beside + len(tail))]
                     tail += b
                 elif isinstance(b, Written):
-                    words += [3 + len(places) + self._written.index(b.state), 0]
+                    words += [3 + len(bases) + self._written.index(b.state), 0]
                 elif b is None:
                     words += [0, offset]
                 else:
-                    words += [places.get(b.index, 1), offset + offsets.get(b.index, 0)]
+                    words += [bases.get(b.index, 1), offset + offsets.get(b.index, 0)]
         self._length = len(words)
-        regions = [[recorder.at[i] for i in some] for some in self._ordered]
+        regions = [[recorder.regions[i] for i in some] for some in self._ordered]
         shapes = [[(b.tensor.dtype, b.tensor.shape) for b in some] for some in regions]
         values = [
-            _view(x, at, places.get(b.index, 1), offsets.get(b.index, 0))
+            _view(x, at, bases.get(b.index, 1), offsets.get(b.index, 0))
             if b
             else _view(x, at, 0, 0)
             for x in recorder.values.values()
             for b, at in [recorder.origin(x)]
         ]
-        return words + tail, shapes, values, [b.tensor.tolist() for b in regions[1]]
+        return _Draft(words + tail, shapes, values, [b.tensor.tolist() for b in regions[1]])
+
+    @property
+    def memory(self) -> dict[str, tuple[str, int]]:
+        """Of each value made, what its memory is called and how many bytes it has: the value or
+        state that was given and whose part it is, with 0 bytes; else one of the values made."""
+        given = ["", "", *self.given, *self.states]  # of a constant, and of the arena, none
+        owners = {base: (name, 0) for base, name in enumerate(given)}
+        views = zip(self.made, self._results.at(0), strict=True)
+        return {
+            name: owners.setdefault(base, (f"memory of {name}", size))
+            for name, (base, _, size, *_) in views
+        }
 
     def needed(self, first: int) -> list[str]:
         """The values that steps from this one on read, or that are made before it."""
@@ -148,7 +173,7 @@ class NativeStretch:
         failed = native.run_steps(words.ctypes.data, self._length, array, threads())
         memory = [arena, *tensors]
         if failed >= 0:
-            first = self._places[failed]
+            first = self._step_at[failed]
             views = dict(zip(self._names, self._values.at(size), strict=True))
             needed = self.needed(first)
             found = self._read(needed, [views[name] for name in needed], memory)

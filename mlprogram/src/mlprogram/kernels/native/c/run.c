@@ -12,8 +12,8 @@
 #include "pool.h"
 #include "walk.h"
 
-#define MOST 16   /* arguments of a step */
-#define SLICED 16 /* axes of what a slice is taken of */
+#define ARGUMENTS 16 /* of a step, at most */
+#define SLICED 16    /* axes of what a slice is taken of, at most */
 
 typedef int (*Entry)(const int64_t *a, int32_t threads);
 
@@ -21,10 +21,10 @@ typedef int (*Entry)(const int64_t *a, int32_t threads);
  * what it leaves to Python. What follows is not run. */
 int64_t run_steps(const int64_t *table, int64_t words, const int64_t *bases, int32_t threads)
 {
-    int64_t a[MOST];
+    int64_t a[ARGUMENTS];
     for (int64_t i = 0; i < words; i += 2 + 2 * table[i + 1]) {
         const int64_t *argument = table + i + 2;
-        if (table[i + 1] > MOST) return i;
+        if (table[i + 1] > ARGUMENTS) return i;
         for (int64_t k = 0; k < table[i + 1]; k++, argument += 2)
             a[k] = bases[argument[0]] + argument[1];
         if (((Entry)table[i])(a, threads)) return i;
@@ -189,8 +189,6 @@ int run_slice(const int64_t *a, int32_t threads)
 }
 
 /* --- elementwise ------------------------------------------------------------------------------- */
-
-enum { ADD, SUB, MUL, DIV, CONVERT };
 
 /* n values, `step` bytes apart, as float32; the rest of a BLOCK is 0. */
 static void fetch(const char *p, int64_t step, int64_t n, int is_half, float *out)

@@ -4,8 +4,6 @@
 #include "lanes.h"
 #include "pool.h"
 
-#define SOME 8192 /* values that a thread takes at a time */
-
 /* sums (M, N) = x (M, K) times the transpose of y (N, K). */
 static void times_rows(const float *x, const char *y, int is_half, float *sums, int64_t M,
                        int64_t N, int64_t K)

@@ -4,11 +4,13 @@
 
 #include "lanes.h"
 
-#define SOME 8192 /* values that a thread takes at a time */
-#define BLOCK 64  /* values that are computed at a time */
+#define BLOCK 64 /* values that are computed at a time */
 
 /* What an element is; `whole.c` reads those from BOOL on as whole numbers. */
 enum { SINGLE, HALF, BOOL, INT8, UINT8, INT16, UINT16, INT32, INT64 };
+
+/* What is done with elements, as `asked.py` numbers it: `elementwise` does the first five. */
+enum { ADD, SUB, MUL, DIV, CONVERT, EQUAL, UNEQUAL, LESS, LESS_EQUAL, LEAST, MOST };
 
 /* An array to be filled: its axes, of which the last is the innermost. */
 typedef struct {

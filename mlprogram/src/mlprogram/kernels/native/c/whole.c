@@ -58,8 +58,6 @@ static void fetch_real(const char *p, int64_t step, int64_t n, int64_t type, flo
     widen(side, type == HALF, n, out, n);
 }
 
-enum { ADD, SUB, MUL, DIV, CONVERT, EQUAL, UNEQUAL, LESS, LESS_EQUAL, LEAST, MOST };
-
 #define EACH(value)                                                                              \
     for (int64_t i = 0; i < n; i++) out[i] = (value);                                            \
     return
