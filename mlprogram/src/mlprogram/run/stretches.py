@@ -56,7 +56,8 @@ class NativeStretch:
         offsets, self.arena = _arranged(last.calls, self._bases, sizes)
         self.calls, self.held = len(last.calls), sum(sizes[i] for i in offsets)
         self._places: dict[int, int] = {}  # in the table -> of the step
-        drafts = [self._draft(recorder, offsets) for recorder in dict.fromkeys((recorders[0], last))]
+        ends = dict.fromkeys((recorders[0], last))  # one, where there is one size
+        drafts = [self._draft(recorder, offsets) for recorder in ends]
         self._words = Row(places, [words for words, *_ in drafts])
         self._shapes = Line(places, [shapes for _, shapes, _, _ in drafts])
         self._values = Line(places, [values for *_, values, _ in drafts])
