@@ -6,6 +6,7 @@ the golden numbers (`ane_book.conversion.golden`) come from the same pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -120,7 +121,9 @@ class BundleBuilder:
         """
         self.work_in(beside(target, "partial"))
         try:
-            with Journal(self.partial, key) as self.journal:
+            with Journal(self.partial, key) as self.journal, ThreadPoolExecutor(1) as thread:
+                # Its process tries the chat template while layers are written.
+                self._tokenizer_entry = thread.submit(tokenizer_entry, self.tokenizer)
                 self._build()
             exchange(self.partial, target)
         except (OSError, RuntimeError) as error:
@@ -370,7 +373,7 @@ class BundleBuilder:
             adapters=adapters_of(config, self.recipe.lora_slots),
             vectors=self.vectors,
             tags=self.tags,
-            tokenizer=tokenizer_entry(self.tokenizer),
+            tokenizer=self._tokenizer_entry.result(),
             model=config.model_dump(),
             recipe=self.recipe,
             source=Source(

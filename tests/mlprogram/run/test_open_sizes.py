@@ -8,7 +8,7 @@ from _package import const, op, typed, write
 from ane_book.errors import InvalidPackage
 from mlprogram import MLProgram
 from mlprogram.kernels import native
-from mlprogram.run.lines import Line, is_straight
+from mlprogram.run.lines import Line, Row, is_straight
 import numpy as np
 import pytest
 from test_stretches import equal
@@ -167,7 +167,9 @@ def test_a_line_is_what_three_places_say():
     assert is_straight(places, [made(n) for n in places])
     line = Line(places, [made(3), made(20)])
     assert line.at(11) == (11, (23, (7, "a")), (), -11)
-    assert line.numbers(5).tolist() == [5, 11, 7, -5]
+    assert line.at(3) == (3, (7, (7, "a")), (), -3)
+    assert Line(places, [made(3), made(3)]).at(11) == made(3)
+    assert Row(places, [[3, 7], [20, 7]]).at(5).tolist() == [5, 7]
     for wrong in ([n * n for n in places], [n // 2 for n in places], [1, 1, 2]):
         assert not is_straight(places, [[n] for n in wrong])
     assert not is_straight(places, [[1], [1], [1, 1]])

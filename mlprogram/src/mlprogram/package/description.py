@@ -11,6 +11,7 @@ becomes of a PIL image; scale and bias of an image are ops of the program.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 import re
@@ -54,6 +55,10 @@ class Feature:
     color: str | None = None
     mode: str | None = None  # of the PIL image
 
+    @cached_property
+    def _dtype(self) -> np.dtype:
+        return np.dtype(NUMPY.get(self.type.dtype, self.type.dtype))
+
     def admits(self, shape: tuple[int, ...]) -> bool:
         """Whether an array of this shape may be given."""
         fixed = len(shape) == len(self.type.shape) and all(
@@ -92,6 +97,9 @@ class Feature:
         integers, as in Core ML. Raises InvalidInput, and InvalidType (a subclass) for anything but
         an array of numbers.
         """
+        is_as_declared = type(value) is np.ndarray and value.dtype == self._dtype
+        if is_as_declared and value.shape == self.shape and not self.mode:
+            return value
         array = value
         if type(value) is not np.ndarray or value.dtype.kind not in "fiub":
             array = to_array(value, f"input {self.name!r} must be {self.allowed}", self.mode)
@@ -147,7 +155,7 @@ class Feature:
         return ""
 
     def _typed(self, array: np.ndarray) -> np.ndarray:
-        dtype = np.dtype(NUMPY.get(self.type.dtype, self.type.dtype))
+        dtype = self._dtype
         if array.dtype == dtype:
             return array
         if dtype.kind == "f":  # torch rounds, but does not know big-endian and extended floats
@@ -171,7 +179,7 @@ class Feature:
 
         Integers are often indices, and 0 and 1 are valid indices into almost anything.
         """
-        dtype = np.dtype(NUMPY.get(self.type.dtype, self.type.dtype))
+        dtype = self._dtype
         if self.color:
             return generator.integers(0, 256, self.shape).astype(dtype)
         if dtype.kind == "f":
@@ -222,12 +230,12 @@ def by_name(inputs: Mapping[str, object], names: Collection[str]) -> Mapping[str
     coremltools cleans the names of a source model (`x/0` becomes `x_0`); both are accepted here.
     Raises InvalidType unless `inputs` is a mapping of names.
     """
+    if isinstance(inputs, dict | Mapping) and inputs.keys() <= {*names}:
+        return inputs
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise InvalidType(
             f"inputs must be a dict of arrays by name, or a list of these; not {inputs!r:.80}"
         )
-    if inputs.keys() <= {*names}:
-        return inputs
     return {_cleaned(name, inputs, names): value for name, value in inputs.items()}
 
 

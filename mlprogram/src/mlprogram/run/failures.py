@@ -179,10 +179,12 @@ def _fits(value: object, declared: TensorType, lift: bool) -> bool:
     """Whether a value is what the program declares."""
     if not isinstance(value, torch.Tensor):
         return isinstance(value, dict | str | int)  # of a classifier
-    sizes = zip(declared.shape, value.shape, strict=False)
-    same = value.dim() == len(declared.shape) and all(a in (None, b) for a, b in sizes)
-    # one open size is also how coremltools writes a shape of which nothing is known
-    fits = same or declared.shape == (None,)
+    fits = value.shape == declared.shape
+    if not fits:
+        sizes = zip(declared.shape, value.shape, strict=False)
+        same = value.dim() == len(declared.shape) and all(a in (None, b) for a, b in sizes)
+        # one open size is also how coremltools writes a shape of which nothing is known
+        fits = same or declared.shape == (None,)
     return fits and value.dtype == torch_dtype(declared.dtype, lift)
 
 

@@ -8,34 +8,46 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-__all__ = ["Line", "is_straight"]
+__all__ = ["Line", "Row", "is_straight"]
 
 
-class Line:
-    """first, last: one structure at two places, whose other members are equal."""
+class Row:
+    """rows: numbers at the first and at the last of the places."""
 
-    def __init__(self, places: Sequence[int], structures: Sequence[Any]):
-        numbers: list[list[int]] = [[], []]
-        self._form = _form(structures[0], numbers[0])
-        _form(structures[-1], numbers[1])
-        self._first, last = (np.array(n, np.int64) for n in numbers)
+    def __init__(self, places: Sequence[int], rows: Sequence[Sequence[int]]):
+        ends = (np.array(row, np.int64) for row in (rows[0], rows[-1]))
+        self._first, last = map(torch.from_numpy, ends)
         self._origin, run = places[0], max(places[-1] - places[0], 1)
         self._slope = (last - self._first) // run
         self._is_level = not self._slope.any()
-        self._last: tuple[int, Any] | None = None
 
-    def numbers(self, place: int) -> np.ndarray:
-        """The numbers of the structure, int64, which is not to be written to."""
+    def at(self, place: int) -> Tensor:
+        """The numbers, int64 (n,), which are not to be written to."""
         if self._is_level:
             return self._first
         return self._first + self._slope * (place - self._origin)
 
+
+class Line:
+    """structures: one at the first and at the last of the places, whose members but for numbers
+    are equal. One that is the same at both is not taken apart."""
+
+    def __init__(self, places: Sequence[int], structures: Sequence[Any]):
+        self._last = places[0], structures[0]
+        self._is_level = structures[0] == structures[-1]
+        if not self._is_level:
+            numbers: list[list[int]] = [[], []]
+            self._form, _ = map(_form, (structures[0], structures[-1]), numbers)
+            self._row = Row(places, numbers)
+
     def at(self, place: int) -> Any:
-        """The structure, its lists as tuples."""
+        """The structure, which is not to be written to; its lists may be tuples."""
         last = self._last
-        if last is None or (last[0] != place and not self._is_level):
-            last = self._last = place, _filled(self._form, iter(self.numbers(place).tolist()))
+        if last[0] != place and not self._is_level:
+            last = self._last = place, _filled(self._form, iter(self._row.at(place).tolist()))
         return last[1]
 
 

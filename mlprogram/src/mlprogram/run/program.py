@@ -8,7 +8,6 @@ expand to half precision as declared.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -239,13 +238,16 @@ class MLProgram:
             return [self.predict(one, state) for one in inputs]
         with torch.inference_mode(), torch_threads(light=False):
             tensors, states = self._tensors(inputs), self._states(state)
-            with self._failing(tensors, states):
+            try:
                 with torch_threads(self.plan.light), self.plan.failures.explained():
                     results = self.compiled.run(tensors, states)
                 return {
                     name: self._result(name, value)
                     for name, value in zip(self._function.block.outputs, results, strict=True)
                 }
+            except InvalidPackage as error:
+                self._name_the_first(error, tensors, states)
+                raise
 
     @torch.inference_mode()  # as a decorator it holds while this runs, not while the caller does
     def trace(
@@ -261,21 +263,22 @@ class MLProgram:
         """
         with torch_threads(light=False):
             tensors, states = self._tensors(inputs), self._states(state)
-            with self._failing(tensors, states), self.plan.failures.explained():
-                for name, tensor in self.compiled.trace(tensors, states):
-                    if isinstance(tensor, torch.Tensor):
-                        yield name, as_array(tensor.clone())
+            try:
+                with self.plan.failures.explained():
+                    for name, tensor in self.compiled.trace(tensors, states):
+                        if isinstance(tensor, torch.Tensor):
+                            yield name, as_array(tensor.clone())
+            except InvalidPackage as error:
+                self._name_the_first(error, tensors, states)
+                raise
 
-    @contextmanager
-    def _failing(self, tensors: list[torch.Tensor], states: States) -> Iterator[None]:
-        """Puts before a failure the first op that makes something else than it declares."""
-        try:
-            yield
-        except InvalidPackage as error:
-            copies = States({name: tensor.clone() for name, tensor in states.items()})
-            again = self.plain().compiled.trace(tensors, copies)
-            self.plan.failures.name_the_first(error, again, self._lift)
-            raise
+    def _name_the_first(
+        self, error: InvalidPackage, tensors: list[torch.Tensor], states: States
+    ) -> None:
+        """Put before a failure the first op that makes something else than it declares."""
+        copies = States({name: tensor.clone() for name, tensor in states.items()})
+        again = self.plain().compiled.trace(tensors, copies)
+        self.plan.failures.name_the_first(error, again, self._lift)
 
     @property
     def _lift(self) -> bool:

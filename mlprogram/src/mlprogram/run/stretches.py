@@ -21,7 +21,7 @@ from mlprogram.kernels.native.threads import threads
 from mlprogram.run.asked import NotNative
 from mlprogram.run.calls import KernelCall, Region, Written
 from mlprogram.run.copies import change_in_place
-from mlprogram.run.lines import Line, is_straight
+from mlprogram.run.lines import Line, Row, is_straight
 from mlprogram.run.plan import ExecutionPlan, Name, Step
 from mlprogram.run.record import Recorder
 from mlprogram.run.states import States
@@ -72,8 +72,9 @@ class NativeStretch:
         offsets, self.arena = _arranged(last.calls, self._bases, sizes)
         self.calls, self.held = len(last.calls), sum(sizes[i] for i in offsets)
         self._step_at: dict[int, int] = {}  # place in the table -> which of the steps
-        drafts = [self._draft(recorder, offsets) for recorder in (recorders[0], last)]
-        self._words = Line(places, [d.words for d in drafts])
+        ends = dict.fromkeys((recorders[0], last))  # one, where there is one size
+        drafts = [self._draft(recorder, offsets) for recorder in ends]
+        self._words = Row(places, [d.words for d in drafts])
         self._shapes = Line(places, [d.shapes for d in drafts])
         self._values = Line(places, [d.values for d in drafts])
         self._contents = Line(places, [d.contents for d in drafts])
@@ -164,13 +165,13 @@ class NativeStretch:
             contents = zip(self._contents.at(size), known, strict=True)
             tensors += [torch.tensor(n, dtype=dtype).view(shape) for n, (dtype, shape) in contents]
         tensors += [torch.empty(shape, dtype=dtype) for dtype, shape in new]
-        arena, words = torch.empty(self.arena, dtype=torch.uint8), self._words.numbers(size)
-        bases = [0, arena.data_ptr(), *[x.data_ptr() for x in tensors], words.ctypes.data]
+        arena, words = torch.empty(self.arena, dtype=torch.uint8), self._words.at(size)
+        bases = [0, arena.data_ptr(), *[x.data_ptr() for x in tensors], words.data_ptr()]
         bases += [states.address(name) for name in self._written]
         array = (ctypes.c_int64 * len(bases))(*bases)
         for name in self._updated:
             states.forget(name)
-        failed = native.run_steps(words.ctypes.data, self._length, array, threads())
+        failed = native.run_steps(words.data_ptr(), self._length, array, threads())
         memory = [arena, *tensors]
         if failed >= 0:
             first = self._step_at[failed]
@@ -200,6 +201,8 @@ def _read(view: tuple, memory: list[Tensor], constant: Tensor | None) -> Tensor:
     whole = memory[base - 1]
     if base == 1:
         whole = whole[start : start + size].view(dtype)
+    elif whole.shape == shape and whole.stride() == strides:
+        return whole
     return whole.as_strided(shape, strides, whole.storage_offset() + offset)
 
 

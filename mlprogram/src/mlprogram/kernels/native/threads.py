@@ -11,7 +11,7 @@ limits torch to one thread throughout.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 import ctypes
 import os
 import threading
@@ -51,12 +51,17 @@ def threads() -> int:
     return _own.lent or torch.get_num_threads()
 
 
-@contextmanager
-def torch_threads(light: bool) -> Iterator[None]:
+def torch_threads(light: bool) -> AbstractContextManager[None]:
     """Limit torch to one thread in this context if its work is light, or after a fork."""
-    if _set_limit is None or _own.lent or not (light or _own.forked):
-        yield
-        return
+    needed = _set_limit is not None and not _own.lent and (light or _own.forked)
+    return _one_thread() if needed else _AS_IT_IS
+
+
+_AS_IT_IS = nullcontext()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
     _own.lent = torch.get_num_threads()  # first: in a new thread this sets OpenMP's limit
     openmp, mkl = _limit(), _swap_mkl and _swap_mkl(1)
     try:
