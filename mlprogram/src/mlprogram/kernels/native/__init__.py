@@ -185,7 +185,7 @@ class Weight:
     32. table: a scale for each row of int8 (R,), or the palettes of nibbles (G, 16), each for R/G
     rows; what a float16 scale makes is rounded to float16. bias: (R,) or None. dtype: of
     activations, float16 or float32. block: a multiple of 32 where nibbles are int4 and the table is
-    a scale for each so many columns of a row, (R, C/block).
+    a scale for each so many columns of a row, (R, C/block), which is read as it is stored.
     """
 
     def __init__(

@@ -94,8 +94,8 @@ static inline void half_palette(HalfPalette *p, float scale)
 
 #endif
 
-/* out (TOGETHER) = rows of w times x, of n blocks of `block` columns. From row to row it is `across`
- * bytes, and from its scales to those of the next `apart` of them. */
+/* out (TOGETHER) = rows of w, of n blocks of `block` columns, times x. Rows are `across` bytes from
+ * one to the next, and their scales `apart` values. */
 #define BLOCKS(name, type, is_half, palette_type, read, look, choose)                            \
     static void name(const uint8_t *w, int64_t across, const type *scale, int64_t apart,         \
                      int64_t n, int64_t block, const float *x, float *out)                       \

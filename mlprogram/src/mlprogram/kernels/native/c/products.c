@@ -2,8 +2,9 @@
  *
  * One token of a language model costs as much as reading every weight once. These products read
  * them where they lie in the mapped weight file: two bytes a weight in half precision, one with a
- * scale for each row, half a byte with a palette of 16 values. All sum in float32 and round once.
- * What scaling makes of int8 is rounded to half first where the package declares it half.
+ * scale for each row, half a byte with a palette of 16 values, or with a scale for each block
+ * (blocks.h). All sum in float32 and round once. What scaling makes of int8 is rounded to half
+ * first where the package declares it half.
  *
  * Letters: R rows and C columns of the weight, T tokens. Weights lie row by row; nibbles are packed
  * as MIL packs uint4, the even column in the low half of a byte.
@@ -71,8 +72,9 @@ static void dots_blocks(const Matrix *m, int64_t r, int64_t apart, const float *
     int64_t n = m->columns / m->block, across = apart * m->columns / 2, next = apart * n;
     for (int s = 0; s < STREAMS; s += TOGETHER, r += TOGETHER * apart) {
         const uint8_t *w = (const uint8_t *)m->weight + r * m->columns / 2;
+        const half *halves = (const half *)m->table + r * n;
         if (m->half_weights)
-            dots_half_blocks(w, across, (const half *)m->table + r * n, next, n, m->block, x, out + s);
+            dots_half_blocks(w, across, halves, next, n, m->block, x, out + s);
         else
             dots_single_blocks(w, across, m->table + r * n, next, n, m->block, x, out + s);
     }
