@@ -35,6 +35,12 @@ def bundle(**recipe):
     return ane_book.convert(MODEL, source=weights_file(), **recipe)
 
 
+def as_installed() -> dict[str, str]:
+    """The environment of a process that is timed: it keeps bytecode, as an installed library has
+    it."""
+    return {name: v for name, v in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def moment() -> dict:
     """When a figure was taken, of which commit, and how busy the machine was.
 

@@ -6,14 +6,13 @@ further model of the same shapes.
 """
 
 import json
-import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 
-from _common import record, weights_file
+from _common import as_installed, record, weights_file
 from ane_book.bundle import Bundle
 from mlprogram.package.reader import Package
 
@@ -32,8 +31,7 @@ print(json.dumps({"seconds": seconds, "peak_bytes": peak_resident()}))
 
 def measure(out: str, cache: str) -> dict:
     """Convert in a fresh process; bytecode is kept, as it is of an installed library."""
-    environment = os.environ | {"ANE_BOOK_CACHE": cache}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment = as_installed() | {"ANE_BOOK_CACHE": cache}
     command = [sys.executable, "-c", CHILD, str(weights_file()), out]
     child = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return json.loads(child.stdout.splitlines()[-1])

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 import json
-import os
 from pathlib import Path
 from statistics import median
 import subprocess
@@ -26,7 +25,7 @@ import sys
 import tempfile
 import time
 
-from _common import record
+from _common import as_installed, record
 import _peer_models
 from _peer_models import CONTEXT, MODELS
 from ane_book.book import roofline
@@ -78,7 +77,7 @@ class Child:
         self.engine, self.started = engine, time.perf_counter()
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("_peers.py")), *given],
-            env=os.environ | quiet,
+            env=as_installed() | quiet,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -38,12 +38,13 @@ def measure(package: str, precision: str) -> dict[str, float]:
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def first_token(bundle: Path, precision: str) -> float:
+def first_token(bundle: Path, precision: str, environment: dict[str, str]) -> float:
     """Seconds from the start of `ane-book run` to the first byte of its answer."""
     command = [sys.executable, "-m", "ane_book", "run", str(bundle), "Hi", "--max-tokens", "1"]
     command += ["--backend", "mil", "--precision", precision]
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env=environment, **quiet)
     answered = process.stdout.read(1)
     seconds = time.perf_counter() - start
     process.communicate()
@@ -53,11 +54,11 @@ def first_token(bundle: Path, precision: str) -> float:
 
 
 def main() -> None:
-    from _common import bundle, record
+    from _common import as_installed, bundle, record
 
     heads = ("run s", "open s", "first s", "second s", "MB", "/ weights")
     print(" " * 5 + "".join(f"{head:>10}" for head in heads))
-    results = {}
+    results, environment = {}, as_installed()
     for name in ("fp32", "fp16", "int8", "lut4"):
         made = bundle(quant="none" if name.startswith("fp") else name).path
         precision = "fp32" if name == "fp32" else "fp16"
@@ -65,8 +66,8 @@ def main() -> None:
         command = [sys.executable, __file__, str(package), precision]
         runs = []
         for _ in range(ROUNDS):
-            run = {"run_s": first_token(made, precision)}
-            runs.append(run | json.loads(subprocess.check_output(command)))
+            run = {"run_s": first_token(made, precision, environment)}
+            runs.append(run | json.loads(subprocess.check_output(command, env=environment)))
         results[name] = {key: median(run[key] for run in runs) for key in runs[0]}
         print(f"{name:5}" + "".join(f"{value:10.2f}" for value in results[name].values()))
     record("opening", {"rounds": ROUNDS, "results": results})
