@@ -39,7 +39,7 @@ static void multiply(const Product *p, int64_t head, int64_t first, int64_t u)
                   x + k * (turned ? HIGH : DEPTH), turned ? rows : n);
         for (int64_t r = 0; r < rows; r += ROWS)
             if (turned)
-                add_turned(x + r, y, sums + r * width, n, width);
+                add_turned(x + r, y, sums + r * width, n, width, AT_HAND(x));
             else
                 add_tiles(x + r * DEPTH, y, sums + r * width, n, width);
     }

@@ -246,16 +246,29 @@ DOT(dots_scaled, STREAMS, int8_t, SCALED_BY_ROW, const float *scale)
 
 #define DEPTH 128 /* columns at a time: so many rows of X, 32 kB, stay in the first cache */
 
+#define FETCHES (LANES == 16) /* whether tiles fetch: narrower ones have no registers for it, .. */
+#define FETCHED 16            /* .. and for so many columns at a time */
+
+/* Rows that are fetched while others are multiplied: the first one, and the bytes from one to the
+ * next; bits of a value. */
+typedef struct {
+    const char *row;
+    int64_t apart, bits;
+} Later;
+
 /* y (ROWS, LANES vectors) += w (ROWS, n) x (n, LANES vectors); rows of x and y `across` apart. Row r
  * and column c of w are `at`. */
 #define TILE(name, vectors, at)                                                                  \
-    static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t across)  \
+    static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t across,  \
+                            Later later)                                                         \
     {                                                                                            \
         lanes total[ROWS][vectors];                                                              \
         for (int r = 0; r < ROWS; r++)                                                           \
             for (int j = 0; j < vectors; j++)                                                    \
                 total[r][j] = load_single(y + r * across + LANES * j);                           \
         for (int64_t c = 0; c < n; c++, x += across) {                                           \
+            for (int r = 0; FETCHES && c % FETCHED == 0 && r < ROWS; r++)                        \
+                __builtin_prefetch(later.row + r * later.apart + c * later.bits / 8);            \
             lanes v[vectors];                                                                    \
             for (int j = 0; j < vectors; j++) v[j] = load_single(x + LANES * j);                 \
             for (int r = 0; r < ROWS; r++)                                                       \
@@ -271,17 +284,25 @@ DOT(dots_scaled, STREAMS, int8_t, SCALED_BY_ROW, const float *scale)
     TILE(name##_wide, WIDE, at)                                                                  \
     TILE(name##_half, 2, at)                                                                     \
     TILE(name##_slim, 1, at)                                                                     \
-    static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t width)   \
+    static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t width,   \
+                            Later later)                                                         \
     {                                                                                            \
         int64_t i = 0;                                                                           \
         for (; i + WIDE * LANES <= width; i += WIDE * LANES)                                     \
-            name##_wide(w, x + i, y + i, n, width);                                              \
+            name##_wide(w, x + i, y + i, n, width, later);                                       \
         for (; i + 2 * LANES <= width; i += 2 * LANES)                                           \
-            name##_half(w, x + i, y + i, n, width);                                              \
-        if (i < width) name##_slim(w, x + i, y + i, n, width);                                   \
+            name##_half(w, x + i, y + i, n, width, later);                                       \
+        if (i < width) name##_slim(w, x + i, y + i, n, width, later);                            \
     }
 
-TILES_OF(add_tiles, r * DEPTH + c)
+TILES_OF(multiply_tiles, r * DEPTH + c)
+
+#define AT_HAND(w) ((Later){(const char *)(w), 0, 0}) /* nothing is fetched that is not there */
+
+static inline void add_tiles(const float *w, const float *x, float *y, int64_t n, int64_t width)
+{
+    multiply_tiles(w, x, y, n, width, AT_HAND(w));
+}
 
 #define LONG 768 /* columns at a time where vectors go along them */
 

@@ -17,6 +17,7 @@
 #define PART 32768 /* bytes of weights that a thread takes at a time */
 #define TILES 8    /* tiles of rows that it takes of a product of several tokens, .. */
 #define SPAN 64    /* .. so many tokens at a time, which lie together */
+#define LINE 64    /* bytes of a line of the caches; a vector that lies in two takes two reads */
 #define FEW (3 * LANES / 4) /* tokens up to which vectors go along the columns */
 
 enum { SINGLE, HALF, INT8, PALETTE16 };
@@ -241,17 +242,27 @@ static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
         unpack_int8(w, n, out);
 }
 
-/* w (ROWS, depth) = columns c .. c + n of rows r .. r + ROWS of W, with zeros up to a whole vector,
- * while those of the next rows are fetched. */
-static void unpack_rows(const Matrix *m, int64_t r, int64_t c, int64_t n, float *w, int64_t depth)
+/* w (ROWS, depth) = columns c .. c + n of rows r .. r + ROWS of W, with zeros up to a whole vector;
+ * and fetches those of the next rows. */
+static void unpack_rows(const Matrix *m, int64_t r, int64_t c, int64_t n, float *w, int64_t depth,
+                        int fetches)
 {
     int64_t rows = MIN(ROWS, m->rows - r), bits = BITS[m->kind];
     if (rows < ROWS || n % LANES) memset(w, 0, ROWS * depth * sizeof(float));
     for (int64_t k = 0; k < rows; k++) {
         const char *next = (const char *)m->weight + ((r + ROWS + k) * m->columns + c) * bits / 8;
-        for (int64_t line = 0; line < n * bits / 8; line += 64) __builtin_prefetch(next + line);
+        for (int64_t line = 0; fetches && line < n * bits / 8; line += 64)
+            __builtin_prefetch(next + line);
         unpack(m, r + k, c, n, w + k * depth);
     }
+}
+
+/* Columns from c on of ROWS rows from r on. */
+static inline Later later_rows(const Matrix *m, int64_t r, int64_t c)
+{
+    int64_t bits = BITS[m->kind];
+    return (Later){(const char *)m->weight + (r * m->columns + c) * bits / 8,
+                   m->columns * bits / 8, bits};
 }
 
 /* Sums of row r, for n tokens, scaled and with the bias. */
@@ -276,7 +287,7 @@ static void some_dots(void *context, int64_t from, int64_t to)
         memset(sums, 0, ROUND_UP(T, 4) * ROWS * sizeof(lanes));
         for (int64_t c = 0; c < m->columns; c += LONG) {
             int64_t n = MIN(LONG, m->columns - c), t = 0;
-            unpack_rows(m, r, c, n, w, LONG);
+            unpack_rows(m, r, c, n, w, LONG, 1);
             for (; t + WIDE <= T; t += WIDE)
                 wide_dots(w, p->x + t * stride + c, sums + t * ROWS, n, stride);
             for (; t < T; t++) slim_dots(w, p->x + t * stride + c, sums + t * ROWS, n, stride);
@@ -301,11 +312,12 @@ static void turn(const Matrix *m, const void *x, float *out, int64_t tokens, int
 }
 
 /* Tokens t .. t + SPAN of some rows. Columns come in DEPTH at a time, so that as many rows of x
- * stay in the first cache. */
+ * stay in the first cache. Weights are fetched for the tile after the next one: all at once they
+ * would wait for each other, and for the next one they would come late. */
 static void block(const Product *p, int64_t first, int64_t end, int64_t t)
 {
     const Matrix *m = p->matrix;
-    float w[ROWS * DEPTH], y[TILES * ROWS * SPAN];
+    _Alignas(LINE) float w[ROWS * DEPTH], y[TILES * ROWS * SPAN];
     int64_t tokens = MIN(SPAN, p->tokens - t), width = ROUND_UP(tokens, LANES);
     int64_t size = m->half_activations ? 2 : 4;
     memset(y, 0, ROUND_UP(end - first, ROWS) * width * sizeof(float));
@@ -313,8 +325,9 @@ static void block(const Product *p, int64_t first, int64_t end, int64_t t)
         const float *x = p->x + t * m->columns + c * width;
         for (int64_t r = first; r < end; r += ROWS) {
             int64_t n = MIN(DEPTH, m->columns - c);
-            unpack_rows(m, r, c, n, w, DEPTH);
-            add_tiles(w, x, y + (r - first) * width, n, width);
+            unpack_rows(m, r, c, n, w, DEPTH, !FETCHES);
+            Later later = later_rows(m, r + 2 * ROWS, c);
+            multiply_tiles(w, x, y + (r - first) * width, n, width, later);
         }
     }
     for (int64_t r = first; r < end; r++) {
@@ -351,7 +364,8 @@ int matmat(const Matrix *m, const void *x, void *y, int64_t tokens, int32_t thre
     int as_it_is = !few && tokens <= SPAN && stride == tokens && m->kind != PALETTE16 &&
                    !m->half_activations;
     int64_t lines = few ? 2 * tokens : m->columns;
-    float *wide = as_it_is ? NULL : malloc(lines * stride * sizeof(float));
+    int64_t bytes = ROUND_UP(lines * stride * (int64_t)sizeof(float), LINE);
+    float *wide = as_it_is ? NULL : aligned_alloc(LINE, bytes);
     if (!wide && !as_it_is) return -1;
     if (few) turn(m, x, wide, tokens, stride);
     for (int64_t t = 0; wide && !few && t < tokens; t += SPAN) {
