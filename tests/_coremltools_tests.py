@@ -9,7 +9,7 @@ import sys
 
 def run_pytest(plugin: str, folder: Path, *options: str, **environment: str) -> int:
     """Run pytest in coremltools with a plugin that lies in a folder; returns its exit code."""
-    coremltools = Path(find_spec("coremltools").origin).parent
+    coremltools = Path(find_spec("coremltools").origin).resolve().parent  # pytest names it so, too
     folders = [str(folder), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | environment | {
         "INCLUDE_MIL_FP32_UNIT_TESTS": "1",
