@@ -223,23 +223,26 @@ static void unpack_blocks(const Matrix *m, const uint8_t *nibbles, int64_t block
 static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
 {
     int64_t at = r * m->columns + c;
-    if (m->kind == HALF || m->kind == SINGLE) {
-        widen((const char *)m->weight + at * (m->kind == HALF ? 2 : 4), m->kind == HALF, n, out, n);
-        return;
-    }
-    if (m->kind == PALETTE16) {
-        const uint8_t *nibbles = (const uint8_t *)m->weight + at / 2;
-        if (m->block)
-            unpack_blocks(m, nibbles, at / m->block, m->block - c % m->block, n, out);
-        else
-            unpack_palette(nibbles, m->table + r / m->group * 16, n, out);
-        return;
-    }
+    const char *floats = (const char *)m->weight + at * (m->kind == HALF ? 2 : 4);
+    const uint8_t *nibbles = (const uint8_t *)m->weight + at / 2;
     const int8_t *w = (const int8_t *)m->weight + at;
-    if (m->half_weights)
+    if (m->kind == HALF || m->kind == SINGLE)
+        widen(floats, m->kind == HALF, n, out, n);
+    else if (m->kind == PALETTE16 && m->block)
+        unpack_blocks(m, nibbles, at / m->block, m->block - c % m->block, n, out);
+    else if (m->kind == PALETTE16)
+        unpack_palette(nibbles, m->table + r / m->group * 16, n, out);
+    else if (m->half_weights)
         unpack_scaled(w, m->table[r], n, out);
     else
         unpack_int8(w, n, out);
+}
+
+/* Columns from c on of ROWS rows from r on. */
+static inline Later later_rows(const Matrix *m, int64_t r, int64_t c)
+{
+    int64_t bits = BITS[m->kind], at = (r * m->columns + c) * bits / 8;
+    return (Later){(const char *)m->weight + at, m->columns * bits / 8, bits};
 }
 
 /* w (ROWS, depth) = columns c .. c + n of rows r .. r + ROWS of W, with zeros up to a whole vector;
@@ -247,22 +250,14 @@ static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
 static void unpack_rows(const Matrix *m, int64_t r, int64_t c, int64_t n, float *w, int64_t depth,
                         int fetches)
 {
-    int64_t rows = MIN(ROWS, m->rows - r), bits = BITS[m->kind];
+    int64_t rows = MIN(ROWS, m->rows - r);
+    Later next = later_rows(m, r + ROWS, c);
     if (rows < ROWS || n % LANES) memset(w, 0, ROWS * depth * sizeof(float));
     for (int64_t k = 0; k < rows; k++) {
-        const char *next = (const char *)m->weight + ((r + ROWS + k) * m->columns + c) * bits / 8;
-        for (int64_t line = 0; fetches && line < n * bits / 8; line += 64)
-            __builtin_prefetch(next + line);
+        for (int64_t at = 0; fetches && at < n * next.bits / 8; at += LINE)
+            __builtin_prefetch(next.row + k * next.apart + at);
         unpack(m, r + k, c, n, w + k * depth);
     }
-}
-
-/* Columns from c on of ROWS rows from r on. */
-static inline Later later_rows(const Matrix *m, int64_t r, int64_t c)
-{
-    int64_t bits = BITS[m->kind];
-    return (Later){(const char *)m->weight + (r * m->columns + c) * bits / 8,
-                   m->columns * bits / 8, bits};
 }
 
 /* Sums of row r, for n tokens, scaled and with the bias. */
@@ -331,9 +326,9 @@ static void block(const Product *p, int64_t first, int64_t end, int64_t t)
         }
     }
     for (int64_t r = first; r < end; r++) {
-        adjust(m, r, tokens, y + (r - first) * width);
-        narrow(y + (r - first) * width, tokens,
-               (char *)p->result + (r * p->tokens + t) * size, m->half_activations);
+        float *sums = y + (r - first) * width;
+        adjust(m, r, tokens, sums);
+        narrow(sums, tokens, (char *)p->result + (r * p->tokens + t) * size, m->half_activations);
     }
 }
 
