@@ -6,7 +6,6 @@ the golden numbers (`ane_book.conversion.golden`) come from the same pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -121,9 +120,7 @@ class BundleBuilder:
         """
         self.work_in(beside(target, "partial"))
         try:
-            with Journal(self.partial, key) as self.journal, ThreadPoolExecutor(1) as thread:
-                # Its process tries the chat template while layers are written.
-                self._tokenizer_entry = thread.submit(tokenizer_entry, self.tokenizer)
+            with Journal(self.partial, key) as self.journal:
                 self._build()
             exchange(self.partial, target)
         except (OSError, RuntimeError) as error:
@@ -373,7 +370,7 @@ class BundleBuilder:
             adapters=adapters_of(config, self.recipe.lora_slots),
             vectors=self.vectors,
             tags=self.tags,
-            tokenizer=self._tokenizer_entry.result(),
+            tokenizer=tokenizer_entry(self.tokenizer),
             model=config.model_dump(),
             recipe=self.recipe,
             source=Source(

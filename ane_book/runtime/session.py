@@ -99,8 +99,8 @@ class Session(BundleText):
             self._clear()
 
     def _clear(self) -> None:
+        self._tokens.clear()  # first: an interruption leaves no token whose slots are gone
         self._runner.clear()
-        self._tokens.clear()
 
     def use(self, adapter: str | Path | Adapter | None) -> None:
         """Answer with a LoRA adapter, or with None as the model is; forgets everything.

@@ -113,7 +113,7 @@ def test_what_others_put_into_a_closed_slot_counts(decoder, how):
 # --- a state that is cleared ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["steps", "lent", "written", "replaced"])
+@pytest.mark.parametrize("how", ["steps", "lent", "written", "turned", "replaced"])
 def test_clearing_leaves_no_trace(decoder, how):
     """Wherever values came from, and whether or not it is known how far they reach."""
     state = decoder.make_state()
@@ -124,6 +124,10 @@ def test_clearing_leaves_no_trace(decoder, how):
         state.tensors["keys"][..., -1, :] = float("nan")
     elif how == "written":
         state.write_state("keys", nothing)
+    elif how == "turned":  # its axes lie in another order
+        shape = nothing.swapaxes(-3, -2).shape
+        state.write_state("keys", np.zeros(shape, nothing.dtype).swapaxes(-3, -2))
+        steps(decoder, state, range(20, 30))
     elif how == "replaced":
         state._states["keys"] = torch.tensor(nothing)
     before = dict(state._states)

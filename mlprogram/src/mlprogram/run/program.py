@@ -64,6 +64,7 @@ class State:
         array = to_array(value, f"state {name!r} has shape {tuple(tensor.shape)}")
         if array.shape != tuple(tensor.shape):
             raise InvalidInput(f"state {name!r} has shape {tuple(tensor.shape)}, not {array.shape}")
+        array = np.asarray(array, order="C")  # torch would keep other strides
         self._states[name] = tensor = torch.tensor(array, dtype=tensor.dtype)
         if tensor.dim() > 1 and tensor.dtype != torch.bfloat16:  # which numpy lacks
             self._states.note(name, slots_written(tensor))
