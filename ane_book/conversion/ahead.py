@@ -4,6 +4,8 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import torch
+
 __all__ = ["ahead"]
 
 Item = TypeVar("Item")
@@ -15,11 +17,16 @@ def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
     So a layer, or a part of the head, is read, and runs for the golden numbers, while the one
     before is encoded and written; there are two of them in memory, as there are without. What an
     item raises is raised in its turn. Who may stop early closes the generator, which ends the
-    thread.
+    thread. Meanwhile torch has half of its threads: there are two at work, and with all of them
+    each would wait for the other's.
     """
-    end = object()
-    with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, items, end)
-        while (item := coming.result()) is not end:
+    end, threads = object(), torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // 2))
+    try:
+        with ThreadPoolExecutor(1) as thread:
             coming = thread.submit(next, items, end)
-            yield item  # type: ignore[misc]
+            while (item := coming.result()) is not end:
+                coming = thread.submit(next, items, end)
+                yield item  # type: ignore[misc]
+    finally:
+        torch.set_num_threads(threads)
