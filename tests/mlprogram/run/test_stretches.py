@@ -243,6 +243,53 @@ def test_what_goes_back_to_a_state_is_changed_in_place(tmp_path, row):
     assert stretches(program)[0].calls == 4
 
 
+ATTENTION = "scaled_dot_product_attention"
+ROWS, MASK = typed("fp32", 1, 2, 4, 8), typed("fp32", 1, 1, 4, 4)
+
+
+def attended(seed: int) -> dict[str, np.ndarray]:
+    """Queries, two masks, and keys of which three are empty: those are left out where closed."""
+    random = np.random.default_rng(seed)
+    q, k = random.standard_normal((2, 1, 2, 4, 8), np.float32)
+    k[..., 1:, :] = 0
+    a, b = np.where(random.random((2, 1, 1, 4, 4)) < 0.5, 0, -40000).astype(np.float32)
+    a[..., 0] = b[..., 0] = 0
+    return {"q": q, "k": k, "a": a, "b": b}
+
+
+def test_a_mask_is_looked_at_once(tmp_path):
+    """By all attentions that read it, anew in each call; and every mask by itself."""
+    names = ["q", "y0", "y1", "y2", "y3"]
+    ops = [
+        op(ATTENTION, {y: ROWS}, query=x, key="k", value="k", attn_mask=mask)
+        for x, y, mask in zip(names, names[1:], "abab", strict=False)
+    ]
+    inputs = {"q": ROWS, "k": ROWS, "a": MASK, "b": MASK}
+    program = MLProgram(write(tmp_path / "m.mlpackage", ops, ["y3"], inputs))
+    assert check(program, 20, attended) == 4
+    assert [stretch.calls for stretch in stretches(program)] == [6]
+
+
+def test_a_mask_in_a_state_is_looked_at_again(tmp_path):
+    """A step may have written it."""
+    whole = {"begin": const([0, 0, 0, 0]), "end": const([1, 1, 4, 4])}
+    ops = [
+        op("read_state", {"r": MASK}, input="s"),
+        op(ATTENTION, {"y": ROWS}, query="q", key="k", value="k", attn_mask="r"),
+        op("slice_update", {"n": MASK}, x="r", update="a", **whole),
+        op("write_state", {}, input="s", data="n"),
+        op("read_state", {"now": MASK}, input="s"),
+        op(ATTENTION, {"z": ROWS}, query="y", key="k", value="k", attn_mask="now"),
+    ]
+    inputs = {"q": ROWS, "k": ROWS, "a": MASK, "s": typed("fp32", 1, 1, 4, 4, kind="state")}
+    program = MLProgram(write(tmp_path / "s.mlpackage", ops, ["z"], inputs))
+
+    def given(seed: int) -> dict[str, np.ndarray]:
+        return {name: x for name, x in attended(seed).items() if name != "b"}
+
+    assert check(program, 20, given) == len(ops)
+
+
 def test_parts_without_values(tmp_path):
     """torch.cat takes them, and there is nothing to copy."""
     none = const(np.zeros((2, 0, 6), np.float32))

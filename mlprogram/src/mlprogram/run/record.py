@@ -52,6 +52,7 @@ class Recorder(TorchDispatchMode):
     moved: regions that are a part of another one, and at which byte of it (`copies.py`).
     kept: objects of which the calls have only the address.
     updated: states that are written at known positions.
+    masks: where it is noted which slots a mask of attention leaves open.
     """
 
     def __init__(self, plan: ExecutionPlan, shapes: Mapping[str, tuple[int, ...]] | None = None):
@@ -69,6 +70,7 @@ class Recorder(TorchDispatchMode):
         self.moved: dict[int, tuple[Region, int]] = {}
         self.steps: list[Step] = []
         self.updated: dict[str, None] = {}
+        self.masks: dict[tuple[Place, tuple[int, ...]], Place] = {}
         self.bytes = 0  # of all regions
 
     # --- steps --------------------------------------------------------------------------------
@@ -93,7 +95,7 @@ class Recorder(TorchDispatchMode):
     def _all(self) -> list:
         """What steps add to."""
         lists = [self.steps, self.calls, self.regions]
-        return [*lists, self.values, self.states, self.known, self.updated]
+        return [*lists, self.values, self.states, self.known, self.updated, self.masks]
 
     def forget(self) -> None:
         """Forget the last step, and what it was given first."""
@@ -319,7 +321,7 @@ class Recorder(TorchDispatchMode):
             else:
                 words.append((None, int(value)))
         if name == "attention":
-            words += self.written(given[0], *words[2:5:2])
+            words += [*self.written(given[0], *words[2:5:2]), self.opened(given[0], words[6])]
         self.calls.append(KernelCall(native.entry(name), words, self.step))
         return 0
 
@@ -335,6 +337,18 @@ class Recorder(TorchDispatchMode):
             if tensor.shape[-2:] != tail or offset % (tail[0] * tail[1] * tensor.itemsize):
                 return [(None, 0)] * 2
         return [(Written(region.name), 0) for region, _ in cache if isinstance(region, Region)]
+
+    def opened(self, attention: native.Numbers, mask: Place) -> Place:
+        """Where it is noted once which slots a mask leaves open; nowhere if a step may write it."""
+        if not isinstance(mask[0], Region) or mask[0].is_state:
+            return None, 0
+        shape = attention.words[3:7]  # slots, mask_rows, is_half: what is read of the mask
+        if (mask, shape) not in self.masks:
+            noted = self.own(torch.empty(sum(shape[:2]) + 1, dtype=torch.uint8))
+            self.masks[mask, shape] = self.region(noted), 0
+            words: list[Place] = [(attention.words, 0), mask, self.masks[mask, shape]]
+            self.calls.append(KernelCall(native.entry("mask_slots"), words, self.step))
+        return self.masks[mask, shape]
 
     def fill(self, name: str, how: int, to: Tensor, *operands: Tensor) -> Tensor:
         """Record `copy` or `elementwise`: operands, which are broadcast, to a tensor."""

@@ -40,13 +40,14 @@ class _Draft(NamedTuple):
 
     words: the table, with all that it points at behind it. shapes: dtypes and shapes of what is
     given, known, and made. values: each value as a view (`_view`). contents: the whole numbers that
-    are known.
+    are known. unread: dtypes, shapes and contents of those that no call reads.
     """
 
     words: list[int]
     shapes: list[list[tuple]]
     values: list[tuple]
     contents: list
+    unread: list[tuple]
 
 
 class NativeStretch:
@@ -78,6 +79,7 @@ class NativeStretch:
         self._shapes = Line(places, [d.shapes for d in drafts])
         self._values = Line(places, [d.values for d in drafts])
         self._contents = Line(places, [d.contents for d in drafts])
+        self._unread = Line(places, [d.unread for d in drafts])
         self._constants = {n: x for n, x in last.values.items() if last.region(x) is None}
         self._names = [*last.values]
         chosen = [[d.values[self._names.index(n)] for n in made] for d in drafts]
@@ -86,19 +88,21 @@ class NativeStretch:
     def _number(self, recorder: Recorder) -> None:
         """Say which regions are given in each call, or made for what is read after it."""
         owners = [recorder.region(recorder.values[name]) for name in self.made]
-        read = {b for call in recorder.calls for b, _ in call.arguments} | {*owners}
+        called = {b for call in recorder.calls for b, _ in call.arguments} | {*owners}
         taken = [v for s in self.steps for a in s.arguments for v in a.values]
         named = {v.name for v in taken if isinstance(v, Name)}  # in Python, also for no call
-        read |= {b for b in recorder.regions if b.name in named or b.is_state}
+        read = called | {b for b in recorder.regions if b.name in named or b.is_state}
         read |= {recorder.region(x) for name, x in recorder.known.items() if name in named}
         given = [b for b in recorder.regions if b.name and b in read]
         given.sort(key=lambda region: region.is_state)
-        known = [b for b in recorder.regions if b.is_known and b in read]
+        known = [b for b in recorder.regions if b.is_known and b in called]
+        unread = [b for b in recorder.regions if b.is_known and b in read - called]
         new = [*dict.fromkeys(b for b in owners if b and not b.name and not b.is_known)]
         self.given = [b.name for b in given if not b.is_state]
         self.states = [b.name for b in given if b.is_state]
-        self._ordered = [[b.index for b in some] for some in (given, known, new)]
-        self._bases = {b.index: 2 + i for i, b in enumerate((*given, *known, *new))}
+        self._ordered = [[b.index for b in some] for some in (given, known, new, unread)]
+        self._bases = {b.index: 2 + i for i, b in enumerate((*given, *known, *new, *unread))}
+        self._after = 2 + len((*given, *known, *new))  # unread ones are made if Python needs them
         self._updated = recorder.updated
         self._written = sorted({b.state for b in read if isinstance(b, Written)})
 
@@ -111,17 +115,18 @@ class NativeStretch:
             words += [call.entry, len(call.arguments)]
             for b, offset in call.arguments:
                 if isinstance(b, tuple):
-                    words += [2 + len(bases), 8 * (beside + len(tail))]
+                    words += [self._after, 8 * (beside + len(tail))]
                     tail += b
                 elif isinstance(b, Written):
-                    words += [3 + len(bases) + self._written.index(b.state), 0]
+                    words += [self._after + 1 + self._written.index(b.state), 0]
                 elif b is None:
                     words += [0, offset]
                 else:
                     words += [bases.get(b.index, 1), offset + offsets.get(b.index, 0)]
         self._length = len(words)
         regions = [[recorder.regions[i] for i in some] for some in self._ordered]
-        shapes = [[(b.tensor.dtype, b.tensor.shape) for b in some] for some in regions]
+        shapes = [[(b.tensor.dtype, b.tensor.shape) for b in some] for some in regions[:3]]
+        unread = [(b.tensor.dtype, b.tensor.shape, b.tensor.tolist()) for b in regions[3]]
         values = [
             _view(x, at, bases.get(b.index, 1), offsets.get(b.index, 0))
             if b
@@ -129,7 +134,8 @@ class NativeStretch:
             for x in recorder.values.values()
             for b, at in [recorder.origin(x)]
         ]
-        return _Draft(words + tail, shapes, values, [b.tensor.tolist() for b in regions[1]])
+        contents = [b.tensor.tolist() for b in regions[1]]
+        return _Draft(words + tail, shapes, values, contents, unread)
 
     @property
     def memory(self) -> dict[str, tuple[str, int]]:
@@ -163,7 +169,7 @@ class NativeStretch:
         tensors[: len(given)] = [x.contiguous() for x in given]
         if known:
             contents = zip(self._contents.at(size), known, strict=True)
-            tensors += [torch.tensor(n, dtype=dtype).view(shape) for n, (dtype, shape) in contents]
+            tensors += [_numbers(dtype, shape, n) for n, (dtype, shape) in contents]
         tensors += [torch.empty(shape, dtype=dtype) for dtype, shape in new]
         arena, words = torch.empty(self.arena, dtype=torch.uint8), self._words.at(size)
         bases = [0, arena.data_ptr(), *[x.data_ptr() for x in tensors], words.data_ptr()]
@@ -175,6 +181,7 @@ class NativeStretch:
         memory = [arena, *tensors]
         if failed >= 0:
             first = self._step_at[failed]
+            memory += [_numbers(*number) for number in self._unread.at(size)]
             views = dict(zip(self._names, self._values.at(size), strict=True))
             needed = self.needed(first)
             found = self._read(needed, [views[name] for name in needed], memory)
@@ -185,6 +192,10 @@ class NativeStretch:
         """These values. memory: the arena, and what the bases from 2 on are."""
         pairs = zip(names, views, strict=True)
         return [_read(view, memory, self._constants.get(name)) for name, view in pairs]
+
+
+def _numbers(dtype: torch.dtype, shape: Sequence[int], contents: object) -> Tensor:
+    return torch.tensor(contents, dtype=dtype).view(shape)
 
 
 def _view(x: Tensor, at: int, base: int, start: int) -> tuple:

@@ -317,18 +317,25 @@ static int attend(Job *j, Slots slots, int threads)
     return j->failed ? -1 : j->faint;
 }
 
+/* opened (N + 1): the slots that the mask leaves open, for `attention_of`. */
+void mask_slots(const Attention *a, const void *mask, char *opened)
+{
+    opened[a->slots[0] + a->slots[1]] = open_slots(a, mask, opened);
+}
+
 /* q (B, M, D), keys and values (B, N, D) in two parts, mask (mask_rows, N) or NULL -> out (B, M, D).
- * From slot `written` on keys and values of the first part are zeros. Returns 0, or -1 where there
- * is no memory. */
+ * opened: what `mask_slots` found of the mask, or NULL. From slot `written` on keys and values of
+ * the first part are zeros. Returns 0, or -1 where there is no memory. */
 int attention_of(const Attention *a, const void *q, const void *const *keys,
-                 const void *const *values, const void *mask, void *out, int64_t written,
-                 int32_t threads)
+                 const void *const *values, const void *mask, const char *opened, void *out,
+                 int64_t written, int32_t threads)
 {
     int64_t *open = malloc((a->slots[0] + a->slots[1]) * sizeof(int64_t));
     if (!open) return -1;
     Job j = {.shape = a, .q = q, .mask = mask, .keys = keys, .values = values, .out = out};
     written = MIN(written, a->slots[0]);
-    int failed = attend(&j, find_slots(a, mask, keys, values, written, open, threads), threads);
+    Slots some = find_slots(a, mask, opened, keys, values, written, open, threads);
+    int failed = attend(&j, some, threads);
     if (failed > 0) failed = attend(&j, all_slots(a, open), threads);
     free(open);
     return failed;
@@ -337,5 +344,5 @@ int attention_of(const Attention *a, const void *q, const void *const *keys,
 int attention(const Attention *a, const void *q, const void *const *keys,
               const void *const *values, const void *mask, void *out, int32_t threads)
 {
-    return attention_of(a, q, keys, values, mask, out, a->slots[0], threads);
+    return attention_of(a, q, keys, values, mask, NULL, out, a->slots[0], threads);
 }

@@ -29,7 +29,8 @@ int gated(const void *gate, const void *x, void *y, int64_t n, int32_t is_half, 
 int attention(const struct Attention *shape, const void *q, const void *const *keys,
               const void *const *values, const void *mask, void *out, int32_t threads);
 int attention_of(const struct Attention *shape, const void *q, const void *const *keys,
-                 const void *const *values, const void *mask, void *out, int64_t written,
-                 int32_t threads);
+                 const void *const *values, const void *mask, const char *opened, void *out,
+                 int64_t written, int32_t threads);
+void mask_slots(const struct Attention *shape, const void *mask, char *opened);
 
 #endif

@@ -97,20 +97,33 @@ static inline int open_some(const void *row, int is_half, int64_t N, char *open)
     return any;
 }
 
+/* open (N): which slots a mask leaves open to some row. Returns whether each row has one. */
+static inline char open_slots(const Attention *a, const void *mask, char *open)
+{
+    int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
+    char every_row = a->mask_rows > 0;
+    memset(open, 0, N);
+    for (int64_t i = 0; i < a->mask_rows && every_row; i++)
+        every_row = open_some((const char *)mask + i * N * size, a->is_half, N, open);
+    return every_row;
+}
+
 /* Slots that have a say in the result: those that the mask leaves open to some row, and those that
  * hold something, which may be large enough to show through the mask, or not a number. All of them
  * where some row has none that is open, or without memory. A slot that is left out scores CLOSED at
- * most: it has a say in rows whose open slots score no more than that, which `weigh` looks for. */
-static inline Slots find_slots(const Attention *a, const void *mask, const void *const *keys,
-                               const void *const *values, int64_t written, int64_t *found,
-                               int threads)
+ * most: it has a say in rows whose open slots score no more than that, which `weigh` looks for.
+ * opened (N + 1): what `open_slots` found, and returned; or NULL. */
+static inline Slots find_slots(const Attention *a, const void *mask, const char *opened,
+                               const void *const *keys, const void *const *values,
+                               int64_t written, int64_t *found, int threads)
 {
-    int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
+    int64_t N = a->slots[0] + a->slots[1];
     Slots s = {found, 0, 0};
-    char *open = calloc(N, 1);
-    int every_row = open != NULL && a->mask_rows > 0;
-    for (int64_t i = 0; i < a->mask_rows && every_row; i++)
-        every_row = open_some((const char *)mask + i * N * size, a->is_half, N, open);
+    char *open = malloc(N), every_row = 0;
+    if (open && opened)
+        memcpy(open, opened, N), every_row = opened[N];
+    else if (open)
+        every_row = open_slots(a, mask, open);
     Search search = {a, keys, values, written, open};
     int closed = every_row && (memchr(open, 0, written) || memchr(open + a->slots[0], 0, a->slots[1]));
     if (closed) share(some_caches, &search, a->heads, 1, threads);
