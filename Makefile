@@ -56,7 +56,7 @@ slides: book ## build the book, then print its chapters' slides as PDFs; needs C
 site: book ## build the book, then test the site alone
 	$(PYTEST) tests/book/test_book*.py $(PYTEST_FLAGS)
 
-conformance: $(INSTALLED) ## run coremltools' own tests on the executor (some 40 minutes)
+conformance: $(INSTALLED) ## run coremltools' own tests on the executor (some 12 minutes)
 	$(BIN)/python tests/conformance/run.py --workers $(WORKERS)
 
 elsewhere: $(INSTALLED) ## run every notebook from a wheel, in an empty folder each: as long as the book's clean run
