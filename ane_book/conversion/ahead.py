@@ -17,8 +17,8 @@ def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
     So a layer, or a part of the head, is read, and runs for the golden numbers, while the one
     before is encoded and written; there are two of them in memory, as there are without. What an
     item raises is raised in its turn. Who may stop early closes the generator, which ends the
-    thread. Meanwhile torch has half of its threads: there are two at work, and with all of them
-    each would wait for the other's.
+    thread. Meanwhile torch has half of its threads, in the whole process: there are two at work,
+    and with all of them each would wait for the other's.
     """
     end, threads = object(), torch.get_num_threads()
     torch.set_num_threads(max(1, threads // 2))

@@ -342,9 +342,9 @@ class Recorder(TorchDispatchMode):
         """Where it is noted once which slots a mask leaves open; nowhere if a step may write it."""
         if not isinstance(mask[0], Region) or mask[0].is_state:
             return None, 0
-        shape = attention.words[3:7]  # slots, mask_rows, is_half: what is read of the mask
+        shape = attention.words[3:7]  # slots, mask_rows, is_half with rounding
         if (mask, shape) not in self.masks:
-            noted = self.own(torch.empty(sum(shape[:2]) + 1, dtype=torch.uint8))
+            noted = torch.empty(sum(shape[:2]) + 1, dtype=torch.uint8)
             self.masks[mask, shape] = self.region(noted), 0
             words: list[Place] = [(attention.words, 0), mask, self.masks[mask, shape]]
             self.calls.append(KernelCall(native.entry("mask_slots"), words, self.step))

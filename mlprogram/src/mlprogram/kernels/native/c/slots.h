@@ -97,7 +97,8 @@ static inline int open_some(const void *row, int is_half, int64_t N, char *open)
     return any;
 }
 
-/* open (N): which slots a mask leaves open to some row. Returns whether each row has one. */
+/* open (N): which slots a mask leaves open to some row. Returns whether each row has one; if not,
+ * not all rows were looked at. */
 static inline char open_slots(const Attention *a, const void *mask, char *open)
 {
     int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
