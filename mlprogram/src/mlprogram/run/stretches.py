@@ -102,7 +102,7 @@ class NativeStretch:
         self.states = [b.name for b in given if b.is_state]
         self._ordered = [[b.index for b in some] for some in (given, known, new, unread)]
         self._bases = {b.index: 2 + i for i, b in enumerate((*given, *known, *new, *unread))}
-        self._after = 2 + len((*given, *known, *new))  # where the table is; what no call reads has none
+        self._after = 2 + len((*given, *known, *new))  # the table's; what no call reads has none
         self._updated = recorder.updated
         self._written = sorted({b.state for b in read if isinstance(b, Written)})
 
