@@ -10,7 +10,7 @@ from mlprogram import MLProgram
 from mlprogram.kernels import native
 from mlprogram.kernels.native import ops as native_ops
 from mlprogram.run import asked
-from mlprogram.run.record import MOST_AXES
+from mlprogram.run.slices import MOST_AXES
 import numpy as np
 import pytest
 import torch

@@ -1,6 +1,6 @@
 """What the recorder of steps writes down: calls of compiled code, and the memory that they name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from mlprogram.run.plan import Step
@@ -9,17 +9,18 @@ from torch import Tensor
 __all__ = ["KernelCall", "Place", "Region", "Written"]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class Region:
     """A piece of memory. name: of the value or state that it is; "" for one that steps make. index:
-    among those of its recorder. is_known: of whole numbers that follow from sizes.
+    among those of its recorder; recorders of other sizes have an equal one there. is_known: of
+    whole numbers that follow from sizes.
     """
 
-    tensor: Tensor
+    tensor: Tensor = field(compare=False)
     index: int
-    name: str = ""
-    is_state: bool = False
-    is_known: bool = False
+    name: str = field(default="", compare=False)
+    is_state: bool = field(default=False, compare=False)
+    is_known: bool = field(default=False, compare=False)
 
     @cached_property
     def bytes(self) -> int:

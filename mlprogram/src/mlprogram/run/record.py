@@ -26,6 +26,7 @@ from mlprogram.run.asked import (
 )
 from mlprogram.run.calls import KernelCall, Place, Region, Written
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step
+from mlprogram.run.slices import record_slice
 import numpy as np
 import torch
 from torch import Tensor
@@ -35,8 +36,6 @@ __all__ = ["Recorder"]
 
 WHOLE = frozenset([torch.int16, torch.uint16, torch.int32, torch.int64])  # of sizes
 MOST_SIZE = 32767  # so that nothing wraps around in any of them
-MOST_AXES = 16  # of a slice: `SLICED` of run.c
-MASKS = ("begin_mask", "end_mask", "squeeze_mask")  # of a slice
 LARGEST = 1 << 30  # bytes of all values of a stretch; beside so many, Python's time is nothing
 
 _aten = torch.ops.aten
@@ -100,27 +99,20 @@ class Recorder(TorchDispatchMode):
     def forget(self) -> None:
         """Forget the last step, and what it was given first."""
         for made, count in zip(self._all(), self.before, strict=True):
-            for key in [*made][count:] if isinstance(made, dict) else ():
-                del made[key]
-            if isinstance(made, list):
-                del made[count:]
+            drop_last = made.popitem if isinstance(made, dict) else made.pop
+            while len(made) > count:
+                drop_last()
         self.by_address = {b.tensor.untyped_storage().data_ptr(): b for b in self.regions}
         self.starts = sorted(self.by_address)
         self.bytes = sum(b.tensor.nbytes for b in self.regions)
 
     def described(self) -> list:
         """What the last step has recorded, as numbers, for another size to be compared with."""
-        calls = [call for call in self.calls if call.step is self.step]
-        arguments = [
-            (b.index if isinstance(b, Region) else b, offset)
-            for call in calls
-            for b, offset in (*call.arguments, (None, call.entry))
-        ]
+        calls = [(c.entry, c.arguments) for c in self.calls if c.step is self.step]
         made = [self.values[name] for name in self.step.results]
         known = [self.known[name].tolist() for name in self.step.results if name in self.known]
-        owners = [b and b.index for b in map(self.region, made)]
-        places = [(x.shape, x.stride(), int(x.storage_offset())) for x in made]
-        return [arguments, owners, places, known]
+        places = [(self.region(x), x.shape, x.stride(), int(x.storage_offset())) for x in made]
+        return [calls, places, known]
 
     def run(self, step: Step) -> Sequence[Tensor]:
         """What a step makes. Raises NotNative for what only torch can do, or only Python."""
@@ -132,7 +124,7 @@ class Recorder(TorchDispatchMode):
         if type_ == "write_state" and step.stored is None:
             return []
         if type_ in ("slice_by_index", "slice_update") and self.is_placed_late(step):
-            return [self.slice(step)]
+            return [record_slice(self, step)]
         if step.function is None and type_ == "slice_update":
             view = {a.key: self.argument(a) for a in step.arguments if a.key != "x"}
             self.updated[step.state] = None
@@ -217,51 +209,6 @@ class Recorder(TorchDispatchMode):
         if len(shape) < len(type_.shape) or type_.kind in ("list", "dictionary"):
             raise NotNative("a size is known at run time only")
         return self.own(torch.empty(shape, dtype=self.plan.dtype(type_)), name, is_state)
-
-    def slice(self, step: Step) -> Tensor:
-        """Record a slice at a position that is known at run time only, or an update there."""
-        given = {a.key: a for a in step.arguments}
-        places = [self.position(given.pop(key)) for key in ("begin", "end")]
-        known = {key: self.argument(a) for key, a in given.items() if a.static}
-        x = self.state(step.state) if step.function is None else self.argument(given["x"])
-        reads, axes = step.operation.type == "slice_by_index", x.dim()
-        if reads:
-            part = torch.empty(step.operation.outputs[0][1].sizes, dtype=x.dtype)
-        else:
-            part = self.argument(given["update"])
-            if step.function is not None:  # not in place
-                x = x.clone(memory_format=torch.contiguous_format)
-        masks = [known.get(key) or [False] * axes for key in MASKS]
-        steps = known.get("stride") or [1] * axes
-        if any(p.shape != (axes,) for p in places) or min(steps, default=1) < 1:
-            raise NotNative("it has not one position for each axis, or goes backwards")
-        if axes > MOST_AXES:
-            raise NotNative(f"it has more than {MOST_AXES} axes")
-        if part.dtype != x.dtype or part.dim() != axes - sum(masks[2]):
-            raise NotNative("what it writes or makes has another type")
-        sizes = iter(zip(part.shape, part.stride(), strict=True))
-        numbers = [axes, x.itemsize, reads]
-        for axis, (step_, *mask) in enumerate(zip(steps, *masks, strict=True)):
-            size, stride = (1, 0) if mask[2] else next(sizes)
-            bits = sum(bit << i for i, bit in enumerate(mask))
-            numbers += [x.shape[axis], x.stride(axis) * x.itemsize, step_, bits]
-            numbers += [size, stride * x.itemsize]
-        self.call("slice", [x, part, *places], numbers)
-        counts = not reads and step.function is None and axes > 1
-        self.calls[-1].arguments.append((Written(step.state) if counts else None, 0))
-        return part if reads else x
-
-    def position(self, argument: Argument) -> Tensor:
-        """Where slices begin or end, as int32."""
-        if not self.is_known_late(argument):
-            numbers = torch.from_numpy(np.array(self.argument(argument), np.int32))
-            return self.own(numbers, is_known=True) if self.shapes else numbers
-        if len(argument.values) > 1:
-            raise NotNative(f"its {argument.key} is several values")
-        place = self.value(argument.values[0].name).contiguous()
-        if place.dtype != torch.int32:
-            raise NotNative(f"its {argument.key} is {place.dtype}")
-        return place
 
     # --- memory -------------------------------------------------------------------------------
 
