@@ -34,6 +34,10 @@ SHORTEST = 2  # steps, and calls of compiled code: one alone takes less time fro
 ALIGNMENT = 64
 
 
+#: Where what a call names lies: a base, and a place in it.
+_Addresses = dict[Region | Written | None, tuple[int, int]]
+
+
 class _Draft(NamedTuple):
     """What was recorded for one size, as numbers. A base is what an address is counted from: 0 is
     none, 1 the arena, then what is given, known and made; the table itself; numbers of slots.
@@ -66,15 +70,17 @@ class NativeStretch:
         change_in_place(recorders, made)
         last = recorders[-1]
         self.steps, self.made, self._kept = last.steps, made, [r.kept for r in recorders]
-        self._number(last)
+        bases = self._number(last)
         sizes = [
             max(b.bytes for b in same) for same in zip(*[r.regions for r in recorders], strict=True)
         ]
-        offsets, self.arena = _arranged(last.calls, self._bases, sizes)
-        self.calls, self.held = len(last.calls), sum(sizes[i] for i in offsets)
+        offsets, self.arena = _arranged(last.calls, bases, sizes)
+        addresses: _Addresses = {b: (base, 0) for b, base in bases.items()}
+        addresses |= {b: (1, offset) for b, offset in offsets.items()}
+        self.calls, self.held = len(last.calls), sum(sizes[b.index] for b in offsets)
         self._step_at: dict[int, int] = {}  # place in the table -> which of the steps
         ends = dict.fromkeys((recorders[0], last))  # one, where there is one size
-        drafts = [self._draft(recorder, offsets) for recorder in ends]
+        drafts = [self._draft(recorder, addresses) for recorder in ends]
         self._words = Row(places, [d.words for d in drafts])
         self._shapes = Line(places, [d.shapes for d in drafts])
         self._values = Line(places, [d.values for d in drafts])
@@ -85,56 +91,48 @@ class NativeStretch:
         chosen = [[d.values[self._names.index(n)] for n in made] for d in drafts]
         self._results = Line(places, chosen)
 
-    def _number(self, recorder: Recorder) -> None:
-        """Say which regions are given in each call, or made for what is read after it."""
+    def _number(self, recorder: Recorder) -> dict[Region | Written | None, int]:
+        """Say which regions are given in each call, or made for what is read after it, and number
+        the bases. Those of whole numbers that no call reads count on from the table's: a call that
+        fails is given them then."""
+        regions = recorder.regions
         owners = [recorder.region(recorder.values[name]) for name in self.made]
         called = {b for call in recorder.calls for b, _ in call.arguments} | {*owners}
-        taken = [v for s in self.steps for a in s.arguments for v in a.values]
-        named = {v.name for v in taken if isinstance(v, Name)}  # in Python, also for no call
-        read = called | {b for b in recorder.regions if b.name in named or b.is_state}
-        read |= {recorder.region(x) for name, x in recorder.known.items() if name in named}
-        given = [b for b in recorder.regions if b.name and b in read]
-        given.sort(key=lambda region: region.is_state)
-        known = [b for b in recorder.regions if b.is_known and b in called]
-        unread = [b for b in recorder.regions if b.is_known and b in read - called]
+        given = sorted((b for b in regions if b.name), key=lambda region: region.is_state)
+        known = [b for b in regions if b.is_known and b in called]
+        unread = [b for b in regions if b.is_known and b not in called]
         new = [*dict.fromkeys(b for b in owners if b and not b.name and not b.is_known)]
         self.given = [b.name for b in given if not b.is_state]
         self.states = [b.name for b in given if b.is_state]
-        self._ordered = [[b.index for b in some] for some in (given, known, new, unread)]
-        self._bases = {b.index: 2 + i for i, b in enumerate((*given, *known, *new, *unread))}
-        self._after = 2 + len((*given, *known, *new))  # the table's; what no call reads has none
         self._updated = recorder.updated
-        self._written = sorted({b.state for b in read if isinstance(b, Written)})
+        self._written = sorted({b.state for b in called if isinstance(b, Written)})
+        self._ordered = given, known, new, unread
+        self._table = 2 + len(given) + len(known) + len(new)
+        bases: dict[Region | Written | None, int] = {None: 0}
+        bases |= {b: 2 + i for i, b in enumerate((*given, *known, *new, *unread))}
+        return bases | {Written(s): self._table + 1 + i for i, s in enumerate(self._written)}
 
-    def _draft(self, recorder: Recorder, offsets: dict[int, int]) -> _Draft:
+    def _draft(self, recorder: Recorder, addresses: _Addresses) -> _Draft:
         words, tail = list[int](), list[int]()
-        beside = sum(2 + 2 * len(call.arguments) for call in recorder.calls)
-        order, bases = {id(step): i for i, step in enumerate(self.steps)}, self._bases
+        length = sum(2 + 2 * len(call.arguments) for call in recorder.calls)
+        order = {id(step): i for i, step in enumerate(self.steps)}
         for call in recorder.calls:
             self._step_at[len(words)] = order[id(call.step)]
             words += [call.entry, len(call.arguments)]
             for b, offset in call.arguments:
                 if isinstance(b, tuple):
-                    words += [self._after, 8 * (beside + len(tail))]
+                    words += [self._table, 8 * (length + len(tail))]
                     tail += b
-                elif isinstance(b, Written):
-                    words += [self._after + 1 + self._written.index(b.state), 0]
-                elif b is None:
-                    words += [0, offset]
                 else:
-                    words += [bases.get(b.index, 1), offset + offsets.get(b.index, 0)]
-        self._length = len(words)
-        regions = [[recorder.regions[i] for i in some] for some in self._ordered]
-        shapes = [[(b.tensor.dtype, b.tensor.shape) for b in some] for some in regions[:3]]
-        unread = [(b.tensor.dtype, b.tensor.shape, b.tensor.tolist()) for b in regions[3]]
-        values = [
-            _view(x, at, bases.get(b.index, 1), offsets.get(b.index, 0))
-            if b
-            else _view(x, at, 0, 0)
-            for x in recorder.values.values()
-            for b, at in [recorder.origin(x)]
-        ]
-        contents = [b.tensor.tolist() for b in regions[1]]
+                    base, begin = addresses[b]
+                    words += [base, begin + offset]
+        self._length = length
+        regions = [[recorder.regions[b.index].tensor for b in some] for some in self._ordered]
+        shapes = [[(x.dtype, x.shape) for x in some] for some in regions[:3]]
+        unread = [(x.dtype, x.shape, x.tolist()) for x in regions[3]]
+        origins = [(x, *recorder.origin(x)) for x in recorder.values.values()]
+        values = [_view(x, at, *addresses.get(b, (1, 0))) for x, b, at in origins]
+        contents = [x.tolist() for x in regions[1]]
         return _Draft(words + tail, shapes, values, contents, unread)
 
     @property
@@ -181,7 +179,7 @@ class NativeStretch:
         memory = [arena, *tensors]
         if failed >= 0:
             first = self._step_at[failed]
-            memory += [_numbers(*number) for number in self._unread.at(size)]
+            memory += [_numbers(dtype, shape, n) for dtype, shape, n in self._unread.at(size)]
             views = dict(zip(self._names, self._values.at(size), strict=True))
             needed = self.needed(first)
             found = self._read(needed, [views[name] for name in needed], memory)
@@ -218,9 +216,9 @@ def _read(view: tuple, memory: list[Tensor], constant: Tensor | None) -> Tensor:
 
 
 def _arranged(
-    calls: list[KernelCall], elsewhere: Collection[int], sizes: Sequence[int]
-) -> tuple[dict[int, int], int]:
-    """Where in the arena each region lies that is nowhere else, by its index; the arena's bytes.
+    calls: list[KernelCall], elsewhere: Collection, sizes: Sequence[int]
+) -> tuple[dict[Region, int], int]:
+    """Where in the arena each region lies that is nowhere else; the arena's bytes.
 
     A region is in use from the first call that names it to the last call of the last step that
     does: should that step fail, Python reads what it was given. sizes: of each region, in bytes.
@@ -228,19 +226,19 @@ def _arranged(
     named = [[b for b, _ in call.arguments if isinstance(b, Region)] for call in calls]
     end = {id(call.step): i for i, call in enumerate(calls)}
     last = {b: end[id(calls[i].step)] for i, regions in enumerate(named) for b in regions}
-    offsets: dict[int, int] = {}
+    offsets: dict[Region, int] = {}
     live: list[tuple[int, int, Region]] = []  # begin, end
     size = 0
     for i, regions in enumerate(named):
         for b in regions:
-            if b.index in elsewhere or b.index in offsets:
+            if b in elsewhere or b in offsets:
                 continue
             begin = 0
             for start, stop, _ in live:
                 if begin + sizes[b.index] <= start:
                     break
                 begin = max(begin, stop)
-            offsets[b.index] = begin
+            offsets[b] = begin
             beyond = -(-(begin + sizes[b.index]) // ALIGNMENT) * ALIGNMENT
             insort(live, (begin, beyond, b), key=lambda part: part[0])
             size = max(size, beyond)
