@@ -50,13 +50,9 @@ typedef uint64_t bits64 __attribute__((may_alias));
 static inline void copy_row(char *to, const char *from, int64_t n, int64_t step, int64_t other,
                             int64_t size)
 {
-    if (step == size && other == size) {
-        for (int64_t line = 0; line + 64 <= n * size; line += 64) { /* of the rows behind this one */
-            prefetch(from + line);
-            __builtin_prefetch(to + line + AHEAD, 1);
-        }
+    if (step == size && other == size)
         memcpy(to, from, n * size);
-    } else if (size == 1)
+    else if (size == 1)
         COPY(char);
     else if (size == 2)
         COPY(bits16);
