@@ -32,16 +32,20 @@ static void multiply(const Product *p, int64_t head, int64_t first, int64_t u)
         int64_t n = MIN(DEPTH, p->depth - w);
         const char *from_x = p->x + (first * of_x[0] + head * of_x[1] + w * of_x[2]) * size;
         const char *from_y = p->y + (w * p->y_steps[0] + head * p->y_steps[1] + u) * size;
-        for (int64_t k = 0; k < n; k++)
-            widen(from_y + k * p->y_steps[0] * size, p->is_half, columns, y + k * width, width);
+        const float *of_y = (const float *)from_y; /* where it lies, if it has the tiles' form */
+        if (p->is_half || columns != width || p->y_steps[0] != width) {
+            of_y = y;
+            for (int64_t k = 0; k < n; k++)
+                widen(from_y + k * p->y_steps[0] * size, p->is_half, columns, y + k * width, width);
+        }
         for (int64_t k = 0; k < (turned ? n : rows); k++)
             widen(from_x + k * of_x[turned ? 2 : 0] * size, p->is_half, turned ? rows : n,
                   x + k * (turned ? HIGH : DEPTH), turned ? rows : n);
         for (int64_t r = 0; r < rows; r += ROWS)
             if (turned)
-                add_turned(x + r, y, sums + r * width, n, width, AT_HAND(x));
+                add_turned(x + r, of_y, sums + r * width, n, width, AT_HAND(x));
             else
-                add_tiles(x + r * DEPTH, y, sums + r * width, n, width);
+                add_tiles(x + r * DEPTH, of_y, sums + r * width, n, width);
     }
     char *to = p->out + ((first * p->heads + head) * p->columns + u) * size;
     for (int64_t r = 0; r < rows; r++)

@@ -63,6 +63,11 @@ static inline int is_zero(const char *p, int64_t bytes)
     return !any;
 }
 
+static inline lanes load_lanes(const void *p, int is_half, int64_t at)
+{
+    return is_half ? load_half((const half *)p + at) : load_single((const float *)p + at);
+}
+
 /* n < LANES halves to and from float32. */
 static inline void widen_rest(const half *p, int64_t n, float *out)
 {

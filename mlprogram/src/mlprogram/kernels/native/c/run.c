@@ -165,15 +165,16 @@ enum { FROM_START = 1, TO_END = 2, ONE = 4 }; /* of an axis: MIL's three masks *
  * than that. */
 int run_slice(const int64_t *a, int32_t threads)
 {
-    const int64_t *p = P(4), *axis = p + 3, axes = p[0];
+    const int64_t *p = P(4), axes = p[0];
     const int32_t *begin = P(2), *end = P(3);
     char *whole = P(0), *part = P(1);
     int64_t numbers[5 + 3 * SLICED] = {MAX(axes, 1), p[1]}, *size = numbers + 5, *written = P(5);
-    int64_t reach = 0;
+    int64_t reach = 0, at = axes - 1; /* axes of one are the outermost: they take no loops */
     (void)threads;
     if (axes > SLICED) return 1;
-    size[0] = 1;
-    for (int64_t i = 0; i < axes; i++, axis += 6) {
+    for (int64_t i = 0; i < MAX(axes, 1); i++) size[i] = 1;
+    for (int64_t i = axes - 1; i >= 0; i--) {
+        const int64_t *axis = p + 3 + 6 * i;
         int64_t first = axis[3] & FROM_START ? 0 : begin[i], step = axis[2], count = 1;
         if (axis[3] & ONE) {
             first += first < 0 ? axis[0] : 0;
@@ -186,9 +187,10 @@ int run_slice(const int64_t *a, int32_t threads)
         if (count != axis[4]) return 1;
         if (i == axes - 2) reach = first + (count - 1) * step + 1;
         whole += first * axis[1];
-        size[i] = count;
-        size[(p[2] ? 2 : 1) * axes + i] = axis[1] * step;
-        size[(p[2] ? 1 : 2) * axes + i] = axis[5];
+        if (count == 1) continue;
+        size[at] = count;
+        size[(p[2] ? 2 : 1) * axes + at] = axis[1] * step;
+        size[(p[2] ? 1 : 2) * axes + at--] = axis[5];
     }
     Walk w = walk(numbers);
     copy_axis(&w, 0, size[0], p[2] ? part : whole, p[2] ? whole : part);
@@ -210,12 +212,17 @@ static void fetch(const char *p, int64_t step, int64_t n, int is_half, float *ou
     widen(p, is_half, n, out, BLOCK);
 }
 
-static void join(int64_t how, float *x, const float *y)
+/* Joins as many of n values, side by side, as fill vectors. Returns how many. */
+static int64_t join(const Walk *w, int64_t n, char *to, const char *x, const char *y, int is_half,
+                    int makes_half)
 {
-    for (int64_t i = 0; i < BLOCK; i += LANES) {
-        lanes u = load_single(x + i), v = load_single(y + i);
-        *(lanes *)(x + i) = how == ADD ? u + v : how == SUB ? u - v : how == MUL ? u * v : u / v;
+    int64_t how = w->how, i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        lanes u = load_lanes(x, is_half, i), v = load_lanes(y, is_half, i);
+        if (how != CONVERT) u = how == ADD ? u + v : how == SUB ? u - v : how == MUL ? u * v : u / v;
+        narrow((const float *)&u, LANES, to + i * (makes_half ? 2 : 4), makes_half);
     }
+    return i;
 }
 
 static void join_axis(const Walk *w, int64_t axis, int64_t n, char *to, const char *x,
@@ -228,13 +235,13 @@ static void join_axis(const Walk *w, int64_t axis, int64_t n, char *to, const ch
         return;
     }
     float left[BLOCK], right[BLOCK];
-    for (int64_t i = 0; i < n; i += BLOCK) {
+    int64_t size = w->type == HALF ? 2 : 4;
+    int64_t i = of_x == size && of_y == size ? join(w, n, to, x, y, size == 2, w->size == 2) : 0;
+    for (; i < n; i += BLOCK) {
         int64_t some = MIN(BLOCK, n - i);
-        fetch(x + i * of_x, of_x, some, w->type == HALF, left);
-        if (w->how != CONVERT) {
-            fetch(y + i * of_y, of_y, some, w->type == HALF, right);
-            join(w->how, left, right);
-        }
+        fetch(x + i * of_x, of_x, some, size == 2, left);
+        fetch(y + i * of_y, of_y, some, size == 2, right);
+        join(w, BLOCK, (char *)left, (const char *)left, (const char *)right, 0, 0);
         narrow(left, some, to + i * step, w->size == 2);
     }
 }

@@ -8,12 +8,17 @@
 static void times_rows(const float *x, const char *y, int is_half, float *sums, int64_t M,
                        int64_t N, int64_t K)
 {
-    for (int64_t j = 0; j < N; j++)
-        for (int64_t i = 0; i < M; i++)
-            if (is_half)
-                dot_half((const half *)y + j * K, 0, x + i * K, K, sums + i * N + j);
+    for (int64_t j = 0; j < N; j += j + STREAMS <= N ? STREAMS : 1)
+        for (int64_t i = 0; i < M; i++) {
+            float *out = sums + i * N + j;
+            const char *row = y + j * K * (is_half ? 2 : 4);
+            if (j + STREAMS <= N)
+                is_half ? dots_half((const half *)row, K, x + i * K, K, out)
+                        : dots_single((const float *)row, K, x + i * K, K, out);
             else
-                dot_single((const float *)y + j * K, 0, x + i * K, K, sums + i * N + j);
+                is_half ? dot_half((const half *)row, 0, x + i * K, K, out)
+                        : dot_single((const float *)row, 0, x + i * K, K, out);
+        }
 }
 
 /* The sum of rows y (K, N) weighed by x (K), at LANES * vectors columns from column j on. */
@@ -23,11 +28,8 @@ static inline __attribute__((always_inline)) void weigh(const float *x, const ch
 {
     lanes total[WIDE] = {{0}};
     for (int64_t k = 0; k < K; k++)
-        for (int v = 0; v < vectors; v++) {
-            int64_t at = k * N + j + v * LANES;
-            total[v] += x[k] * (is_half ? load_half((const half *)y + at)
-                                        : load_single((const float *)y + at));
-        }
+        for (int v = 0; v < vectors; v++)
+            total[v] += x[k] * load_lanes(y, is_half, k * N + j + v * LANES);
     for (int v = 0; v < vectors; v++) *(lanes *)(out + j + v * LANES) = total[v];
 }
 
@@ -40,13 +42,17 @@ static void times_columns(const float *x, const char *y, int is_half, float *sum
         for (; j + WIDE * LANES <= N; j += WIDE * LANES) weigh(x, y, is_half, sums, K, N, j, WIDE);
         for (; j + LANES <= N; j += LANES) weigh(x, y, is_half, sums, K, N, j, 1);
         if (j == N) continue;
+        if (j) { /* the last ones once more, with those before them */
+            weigh(x, y, is_half, sums, K, N, N - LANES, 1);
+            continue;
+        }
         lanes total = {0};
         for (int64_t k = 0; k < K; k++) {
             float rest[LANES];
-            widen(y + (k * N + j) * (is_half ? 2 : 4), is_half, N - j, rest, LANES);
+            widen(y + k * N * (is_half ? 2 : 4), is_half, N, rest, LANES);
             total += x[k] * load_single(rest);
         }
-        memcpy(sums + j, &total, (N - j) * sizeof(float));
+        memcpy(sums, &total, N * sizeof(float));
     }
 }
 
