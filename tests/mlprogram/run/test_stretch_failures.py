@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from _package import const, op, typed, write
-from ane_book.errors import InvalidInput
+from ane_book.errors import InvalidInput, InvalidPackage
 from mlprogram import MLProgram
 from mlprogram.kernels import native
 import numpy as np
@@ -71,3 +71,30 @@ def test_a_state_that_an_earlier_stretch_read_is_updated_after_a_failure(tmp_pat
     ]
     path = write(tmp_path / "p.mlpackage", ops, ["y"], INPUTS)
     compare(path, k, False)
+
+
+def test_the_op_that_fails_is_named_where_another_does_the_same(tmp_path):
+    """Two updates of a state take the same values, and the second one's stretch failed before."""
+    at = {"update": "x", "begin": "b", "end": "e"}
+    ops = [
+        op("read_state", {"r": STATE}, input="s"),
+        op("add", {"a": ROW}, x="x", y="x"),
+        op("slice_update", {"n": STATE}, x="r", **at),
+        op("write_state", {}, input="s", data="n"),
+        op("relu", {"c": ROW}, x="a"),  # which torch computes
+        op("read_state", {"q": STATE}, input="s"),
+        picked("y", "c", False),
+        op("slice_update", {"m": STATE}, x="q", **at),
+        op("write_state", {}, input="s", data="m"),
+    ]
+    inputs = INPUTS | {"b": typed("int32", 3), "e": typed("int32", 3)}
+    program = MLProgram(write(tmp_path / "p.mlpackage", ops, ["y"], inputs))
+
+    def given(row: int, k: int) -> dict[str, np.ndarray]:
+        place = {"b": np.int32([0, row, 0]), "e": np.int32([1, row + 1, 6])}
+        return place | {"x": np.ones((1, 1, 6), np.float32), "k": np.int32([k])}
+
+    state = program.make_state()
+    program.predict(given(0, 4), state)
+    with pytest.raises(InvalidPackage, match=r"op 'slice_update' \('n', operation 2 of 9\)"):
+        program.predict(given(4, 0), state)
