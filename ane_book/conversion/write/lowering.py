@@ -180,7 +180,7 @@ def _lower(
     operations = join_norms(list(block.operations))
     sharpen_epsilon(operations, epsilons)
     _inline_constants(operations, package, parameters)
-    shutil.rmtree(model.package_path)  # else it stays until this process ends, or for ever
+    shutil.rmtree(model.package_path, ignore_errors=True)  # or it stays till exit
     made = proto("MIL_pb2").Block(operations=operations, outputs=block.outputs)
     for constant, name in parameters.items():
         made.attributes[constant].CopyFrom(immediate(name))

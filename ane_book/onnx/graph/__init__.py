@@ -125,6 +125,6 @@ def _write(program, out: Path, precision: Precision) -> None:
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}-") as folder:
             made = Path(folder) / out.name
             model.save(str(made))
-            shutil.rmtree(model.package_path)  # else it stays until this process ends, or for ever
+            shutil.rmtree(model.package_path, ignore_errors=True)  # or it stays till exit
             spread_weights(made)
             exchange(made, out)
