@@ -5,10 +5,15 @@ import os
 from pathlib import Path
 import subprocess
 import sys
+import tempfile
 
 
 def run_pytest(plugin: str, folder: Path, *options: str, **environment: str) -> int:
-    """Run pytest in coremltools with a plugin that lies in a folder; returns its exit code."""
+    """Run pytest in coremltools with a plugin that lies in a folder; returns its exit code.
+
+    coremltools deletes its temporary packages when a process ends. With thousands of them that
+    takes longer than the 10 s after which pytest-xdist kills its workers.
+    """
     coremltools = Path(find_spec("coremltools").origin).resolve().parent  # pytest names it so, too
     folders = [str(folder), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | environment | {
@@ -19,5 +24,7 @@ def run_pytest(plugin: str, folder: Path, *options: str, **environment: str) -> 
     }  # fmt: skip
     command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(coremltools)]
     command += ["-p", "no:cacheprovider", "-p", plugin, "-q", "-W", "ignore", "--no-summary"]
-    done = subprocess.run([*command, *options], cwd=coremltools, env=environment, check=False)
+    with tempfile.TemporaryDirectory() as temporary:
+        environment["TMPDIR"] = temporary
+        done = subprocess.run([*command, *options], cwd=coremltools, env=environment, check=False)
     return done.returncode

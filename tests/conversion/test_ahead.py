@@ -6,6 +6,7 @@ import ane_book
 from ane_book.conversion.ahead import ahead
 from ane_book.conversion.write.program import PackageWriter
 import pytest
+import torch
 
 
 def test_one_item_is_made_while_another_is_used():
@@ -42,6 +43,21 @@ def test_who_stops_early_leaves_no_thread():
     before = threading.active_count()
     taken.close()
     assert threading.active_count() == before - 1
+
+
+def test_torch_has_its_threads_again_after_two_at_once():
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        one, other = ahead(iter(range(3))), ahead(iter(range(3)))
+        assert next(one) == next(other) == 0
+        assert torch.get_num_threads() == 2
+        one.close()
+        assert torch.get_num_threads() == 2
+        other.close()
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_conversion_that_fails_leaves_no_thread(tiny, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 import subprocess
 import sys
+import tempfile
 
 import ane_book
 from ane_book.conversion.write import kept, lowering, values
@@ -16,6 +17,7 @@ import torch
 
 CONVERT = """
 import sys
+import tempfile
 import ane_book
 ane_book.convert(sys.argv[1], out=sys.argv[2], context=32, prefill=8)
 print("coremltools" in sys.modules)
@@ -226,3 +228,11 @@ def test_a_parameter_of_two_names_is_lowered_under_both(lowered, device):
     block = lowering.lower(module, {"x": torch.zeros(1, 8, 1, 4)}, ["y"])
     assert sorted(block.parameters.values()) == ["one.weight", "other.weight"]
     assert module.one.weight is module.other.weight
+
+
+def test_no_temporary_package_is_left(lowered, tmp_path, monkeypatch):
+    """coremltools would delete it when the process ends, unless that is killed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    lower()
+    assert len(lowered) == 1 and not [*(tmp_path / "temporary").iterdir()]

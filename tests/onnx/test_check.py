@@ -1,6 +1,7 @@
 """What `ane-book convert` says of the package that it made of a graph: right, or what is wrong."""
 
 import sys
+import tempfile
 
 from _command import ane_book
 from _graphs import Maker
@@ -72,6 +73,14 @@ def test_the_options_are_of_graphs(tmp_path):
     for options in (["--no-check"], ["--inputs", "in.npz"]):
         done = ane_book("convert", "smollm2-135m-instruct", *options)
         assert done.returncode == 2 and "of .onnx graphs" in done.stderr
+
+
+def test_no_temporary_package_is_left(tmp_path, monkeypatch):
+    """coremltools would delete it when the process ends, unless that is killed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    convert_graph(scaled(tmp_path / "m.onnx"), tmp_path / "m.mlpackage")
+    assert not [*(tmp_path / "temporary").iterdir()]
 
 
 def test_a_package_of_another_graph_differs_in_both(tmp_path):

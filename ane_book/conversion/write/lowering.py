@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 import gc
 import hashlib
+import shutil
 
 from ane_book.conversion.write import kept
 from ane_book.conversion.write.norms import join_norms, sharpen_epsilon
@@ -179,6 +180,7 @@ def _lower(
     operations = join_norms(list(block.operations))
     sharpen_epsilon(operations, epsilons)
     _inline_constants(operations, package, parameters)
+    shutil.rmtree(model.package_path, ignore_errors=True)  # or it stays till exit
     made = proto("MIL_pb2").Block(operations=operations, outputs=block.outputs)
     for constant, name in parameters.items():
         made.attributes[constant].CopyFrom(immediate(name))

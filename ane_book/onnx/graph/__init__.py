@@ -16,6 +16,7 @@ Language models in ONNX Runtime's form become stateful bundles instead: see `ane
 
 from collections.abc import Mapping
 from pathlib import Path
+import shutil
 import tempfile
 from typing import Literal, get_args
 import warnings
@@ -124,5 +125,6 @@ def _write(program, out: Path, precision: Precision) -> None:
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}-") as folder:
             made = Path(folder) / out.name
             model.save(str(made))
+            shutil.rmtree(model.package_path, ignore_errors=True)  # or it stays till exit
             spread_weights(made)
             exchange(made, out)

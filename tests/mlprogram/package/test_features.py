@@ -9,6 +9,7 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import get_new_symbol, types
 from mlprogram import MLProgram
 from mlprogram.compare import numerics
+from mlprogram.run.program import State
 import numpy as np
 import pytest
 import torch
@@ -336,3 +337,16 @@ class TestNames:
     def test_names_of_no_input(self, renamed):
         with pytest.raises(InvalidInput, match="missing: x_0; unknown: w/0, x$"):
             renamed.predict({"w/0": [1, 1], "x": [1, 1], "state": [1, 1]})
+
+
+def test_an_axis_of_size_1_may_go_backwards():
+    """numpy calls such an array contiguous, and torch refuses its strides."""
+    backwards = np.arange(4, dtype=np.float32)[None, ::-1][::-1][..., 1:2]
+    assert backwards.flags.carray and min(backwards.strides) < 0
+    assert identity((1, 1)).predict({"x": backwards})["y"] == 2
+
+
+def test_a_state_may_be_given_as_such_an_array():
+    state = State({"s": torch.zeros(1, 3)})
+    state.write_state("s", np.float32([[1, 2, 3]])[::-1])
+    assert [*state.read_state("s").reshape(-1)] == [1, 2, 3]

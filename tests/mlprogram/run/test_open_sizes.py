@@ -201,3 +201,15 @@ def test_an_attended_cache_is_one_stretch_of_any_length(tmp_path):
         assert found.shape == y.shape and (found[:, m - 2 :] == m).all()
     families = program.compiled.run.families
     assert [(f.sizes[0], f.least, f.grows) for f in families] == [(2, 3, (False, True))]
+
+
+def test_other_sizes_take_no_more_memory_for_their_source(tmp_path):
+    ops = [op("add", {"a": OPEN}, x="x", y="x"), op("mul", {"y": OPEN}, x="a", y="x")]
+    program = MLProgram(write(tmp_path / "p.mlpackage", ops, ["y"], {"x": OPEN}))
+    counts = []
+    for size in range(20, 0, -1):
+        for rows in (size, 2 * size):
+            program.predict({"x": np.ones((2, rows, 6), np.float32)})
+        counts.append(len(program.plan.failures.sources))
+    assert len(program.compiled.run.families) > 1
+    assert counts[-1] == counts[1]

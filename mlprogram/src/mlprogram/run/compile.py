@@ -163,15 +163,14 @@ class _Source:
             if step.stored:
                 yield f"states[{step.state!r}] = {self.result(step.stored)}"
         elif type_ == "slice_update":
-            yield from self.update_lines(step, targets)
+            yield self.update_line(step, targets)
         else:
             yield from self.control_lines(step, targets)
 
-    def update_lines(self, step: Step, target: str) -> Iterator[str]:
+    def update_line(self, step: Step, target: str) -> str:
         """`slice_update` of a state, in place."""
         given = ", ".join(self.argument(a) for a in step.arguments if a.key != "x")
-        yield f"{target} = states[{step.state!r}]"
-        yield f"{self.bind(update_state)}(states, {step.state!r}, {given})"
+        return f"{target} = {self.bind(update_state)}(states, {step.state!r}, {given})"
 
     def control_lines(self, step: Step, targets: str) -> Iterator[str]:
         """`cond` and `while_loop`: nested blocks become nested functions."""

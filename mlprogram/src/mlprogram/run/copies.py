@@ -13,6 +13,8 @@ from mlprogram.run.record import Recorder
 
 __all__ = ["change_in_place"]
 
+MAY_FAIL = ("gather", "slice")  # by a position that is known at run time only
+
 Pair = tuple[int, int]  # the positions of the calls that copy a part, and put it back
 
 
@@ -37,6 +39,7 @@ def change_in_place(recorders: list[Recorder], made: Collection[str]) -> None:
 
 def _pairs(recorder: Recorder, made: Collection[str]) -> Iterator[Pair]:
     calls, entry = recorder.calls, native.entry("copy")
+    failing = [native.entry(name) for name in MAY_FAIL]  # once the state is changed, none may
     kept = {recorder.region(recorder.values[name]) for name in made}
     named: dict[Region, list[int]] = {}  # by region, the calls that name it
     for i, call in enumerate(calls):
@@ -47,6 +50,7 @@ def _pairs(recorder: Recorder, made: Collection[str]) -> Iterator[Pair]:
         first, last = places[0], places[-1]
         whole = copy not in kept and not copy.name and not copy.is_known
         alone = places == [*range(first, last + 1)] and calls[first].entry == calls[last].entry
+        alone = alone and not any(call.entry in failing for call in calls[first + 2 : last])
         alone = alone and whole and last > first and calls[first].entry == entry
         if alone and _goes_back(calls[first], calls[last], copy, named, (first, last)):
             yield first, last

@@ -84,7 +84,10 @@ class Failures:
             raise self._explained(error, operation, None) from error
 
     def file(self, source: str) -> str:
-        """A file name to compile `source` under."""
+        """A file name to compile `source` under: the same one each time, for other sizes too."""
+        for name, kept in self.sources.items():
+            if kept == source:
+                return name
         name = f"<function {self.function.name!r}, {len(self.sources)}>"
         self.sources[name] = source
         return name

@@ -64,8 +64,8 @@ class State:
         array = to_array(value, f"state {name!r} has shape {tuple(tensor.shape)}")
         if array.shape != tuple(tensor.shape):
             raise InvalidInput(f"state {name!r} has shape {tuple(tensor.shape)}, not {array.shape}")
-        array = np.asarray(array, order="C")  # torch would keep other strides
-        self._states[name] = tensor = torch.tensor(array, dtype=tensor.dtype)
+        array = np.array(array, order="C")  # torch would keep other strides, or refuse them
+        self._states[name] = tensor = torch.from_numpy(array).to(tensor.dtype)
         if tensor.dim() > 1 and tensor.dtype != torch.bfloat16:  # which numpy lacks
             self._states.note(name, slots_written(tensor))
 
@@ -333,6 +333,7 @@ class MLProgram:
         ]
 
     def _tensor(self, feature: Feature, array: np.ndarray) -> torch.Tensor:
-        if not array.flags.carray:  # torch wants memory that it may write, with forward strides
+        # Torch wants memory that it may write, with forward strides, of an axis of size 1 as well.
+        if not array.flags.carray or min(array.strides, default=0) < 0:
             array = array.copy()
         return torch.from_numpy(array).to(self._torch_dtype(feature.type))

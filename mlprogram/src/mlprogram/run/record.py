@@ -286,8 +286,8 @@ class Recorder(TorchDispatchMode):
         return [(Written(region.name), 0) for region, _ in cache if isinstance(region, Region)]
 
     def opened(self, attention: native.Numbers, mask: Place) -> Place:
-        """Where the slots are noted that a mask leaves open, so that one call looks for them, and not
-        one in each layer. Nowhere for the memory of a state, which a step may write between."""
+        """Where the slots are noted that a mask leaves open, so that one call looks for them and
+        not one in each layer. Nowhere for the memory of a state, which a step may write between."""
         if not isinstance(mask[0], Region) or mask[0].is_state:
             return None, 0
         shape = attention.words[3:7]  # slots, mask_rows, is_half with rounding

@@ -103,13 +103,14 @@ def zero_state(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(mmap.mmap(-1, size, **alone), dtype=dtype).view(shape)
 
 
-def update_state(states: States, name: str, update: Tensor, **view: Any) -> None:
-    """`write_slice` to a state."""
+def update_state(states: States, name: str, update: Tensor, **view: Any) -> Tensor:
+    """`write_slice` to a state, which is returned."""
     number, state = states._numbers[name], states[name]
     known, number.value = number.value, UNKNOWN  # should it fail, nothing is known
     part = write_slice(state, update, **view)
     if known != UNKNOWN:
         number.value = max(known, _reach(state, part))
+    return state
 
 
 def _reach(state: Tensor, part: Tensor) -> int:

@@ -148,12 +148,13 @@ class NativeStretch:
         }
 
     def needed(self, first: int) -> list[str]:
-        """The values that steps from this one on read, or that are made before it."""
+        """The values that steps from this one on read, or that are made before it: not what an
+        update in place would read if it were none, and the stretch is not given."""
         if not first:
             return self.given
         inside = {name for step in self.steps[first:] for name in step.results}
         taken = [v for s in self.steps[first:] for a in s.arguments for v in a.values]
-        read = [v.name for v in taken if isinstance(v, Name)]
+        read = [v.name for v in taken if isinstance(v, Name) and v.name in self._names]
         return [n for n in dict.fromkeys([*read, *self.made]) if n not in inside]
 
     def __call__(self, size: int, states: States, *given: Tensor) -> tuple:
