@@ -1,9 +1,11 @@
 /* A table that does not fit its page may break its links anywhere. One that still does not, and on a
    phone one of which a row fills a third of the screen, shows each row as a card: every cell beside
    its column's name. book.css draws both; without this script such a table scrolls sideways. A
-   formula that does not fit scrolls, and can be reached by keyboard then. */
+   formula that does not fit scrolls, and so do rows of three columns or more that a command printed,
+   while sentences beside them wrap. What scrolls can be reached by keyboard. */
 (() => {
   const BOXES = ".pst-scrollable-table-container, .ane-wide";
+  const ROWS = /(?:^.*\S {2,}\S.* {2,}\S.*(?:\n|$)){2,}/gm;
   const phone = matchMedia("(max-width: 576px)");
 
   /* The name of its column on each cell, and the roles that `display: block` takes away. */
@@ -21,9 +23,25 @@
     }
   }
 
+  /* Rows of columns in what a command printed, each run of them in a box of its own. */
+  function column(pre) {
+    if (pre.querySelector(":scope > :not(:empty)")) return; // in colours
+    const text = pre.textContent;
+    const parts = [];
+    let end = 0;
+    for (const { 0: rows, index } of text.matchAll(ROWS)) {
+      const box = document.createElement("span");
+      box.className = "ane-columns";
+      box.textContent = rows;
+      parts.push(text.slice(end, index), box);
+      end = index + rows.length;
+    }
+    if (parts.length) pre.replaceChildren(...parts, text.slice(end));
+  }
+
   const tables = [];
   function fit() {
-    for (const box of document.querySelectorAll("div.math")) {
+    for (const box of document.querySelectorAll("div.math, .ane-columns")) {
       if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
     }
@@ -37,6 +55,7 @@
   }
 
   document.addEventListener("DOMContentLoaded", () => {
+    document.querySelectorAll(".cell_output pre").forEach(column);
     for (const table of document.querySelectorAll(`:is(${BOXES}) > table`)) {
       if (table.tHead?.rows.length !== 1 || table.querySelector("[colspan], [rowspan]")) continue;
       label(table);

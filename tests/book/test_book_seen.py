@@ -64,7 +64,7 @@ class TestPages:
 
     @each_of_the_book
     def test_nothing_is_wider_than_the_text(self, seen, page, screen):
-        """On a phone code may be scrolled; nothing else."""
+        """Columns that a command printed may be scrolled, and on a phone code; nothing else."""
         assert seen(page, screen).too_wide == []
 
     @on_screens(PAGES, ("phone",))
