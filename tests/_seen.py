@@ -59,11 +59,11 @@ WIDE = """
       (scrolls(e) && e.scrollWidth > e.clientWidth + 1)
     ).map(e => `${e.scrollWidth} px: ${e.outerHTML.slice(0, 160)}`)];
 """
-#: What may not be scrolled on either screen; on a phone, code may.
+#: What may not be scrolled; columns that a command printed may, and on a phone code.
 BOXES = {
-    "desk": "*",
+    "desk": ":not(.ane-columns)",
     "phone": "table, .pst-scrollable-table-container, .ane-wide, div.math, "
-    ".cell_output, .cell_output *",
+    ".cell_output, .cell_output :not(.ane-columns)",
 }
 #: [classes, code point] of each icon of Font Awesome that is shown.
 ICONS = """

@@ -1,7 +1,8 @@
 """Apple's tests of the executor, as the tables that a page shows of research/conformance.json.
 
-A case is one program of coremltools' own test suite with inputs and expected outputs. It *notices*
-if it fails with the executor broken on purpose. `tests/conformance/run.py` writes the record.
+A case is one program of coremltools' own test suite with inputs and expected outputs. One that
+passes *notices* if it fails with the executor broken on purpose. `tests/conformance/run.py` writes
+the record, whose `teeth` are those that notice and those that failed already.
 """
 
 from collections import Counter, defaultdict
@@ -38,14 +39,17 @@ def _cases(found: dict) -> int:
     return found["passed"] + found["failed"]
 
 
+def _notice(found: dict) -> int:
+    return found["teeth"] - found["failed"]
+
+
 def runs(run: dict) -> str:
-    """Of each run: cases, how many failed, how many notice, how many of those passed."""
+    """Of each run: cases, how many failed, how many passed, how many of those notice."""
     counts = [
-        (words, _cases(f), f["failed"], f["teeth"], f["teeth"] - f["failed"])
-        for words, f in _found(run)
+        (words, _cases(f), f["failed"], f["passed"], _notice(f)) for words, f in _found(run)
     ]
     rows = [(words, *(f"{n:,}" for n in numbers)) for words, *numbers in counts]
-    return markdown(["run", "cases", "failed", "notice", "of these passed"], rows)
+    return markdown(["run", "cases", "failed", "passed", "of these notice"], rows)
 
 
 def sizes(run: dict) -> str:
@@ -114,7 +118,7 @@ def _cells(kinds: dict[str, dict]) -> Iterator[str]:
     for kind in KINDS:
         if found := kinds.get(kind):
             failed = f" (**{found['failed']}**)" * bool(found["failed"])
-            yield f"{found['teeth']} of {_cases(found)}{failed}"
+            yield f"{_notice(found)} of {_cases(found)}{failed}"
         else:
             yield "·"
     errors = kinds.get("fp16", {}).get("single")

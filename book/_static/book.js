@@ -1,9 +1,13 @@
 /* A table that does not fit its page may break its links anywhere. One that still does not, and on a
    phone one of which a row fills a third of the screen, shows each row as a card: every cell beside
    its column's name. book.css draws both; without this script such a table scrolls sideways. A
-   formula that does not fit scrolls, and can be reached by keyboard then. */
+   formula that does not fit scrolls, and so do rows of three columns or more that a command printed;
+   its other lines go on below what stands right of a heading. What scrolls can be reached by
+   keyboard. */
 (() => {
   const BOXES = ".pst-scrollable-table-container, .ane-wide";
+  const ROWS = /(?:^.*\S {2,}\S.* {2,}\S.*(?:\n|$)){2,}/gm;
+  const HEADING = /^(?: *\S+(?: \S+)* {2,}| {4,})(?=\S)/;
   const phone = matchMedia("(max-width: 576px)");
 
   /* The name of its column on each cell, and the roles that `display: block` takes away. */
@@ -21,9 +25,39 @@
     }
   }
 
+  function boxed(text, name) {
+    const box = document.createElement("span");
+    box.className = name;
+    box.textContent = text;
+    return box;
+  }
+
+  /* A line, in a box that is indented below its heading. */
+  function hung(line) {
+    const at = HEADING.exec(line)?.[0].length ?? 0;
+    if (at === 0 || at > 20) return line;
+    const box = boxed(line, "ane-hung");
+    box.style.setProperty("--at", `${at}ch`);
+    return box;
+  }
+
+  /* What a command printed: each run of rows in a box of its own, other lines hung. */
+  function lay(pre) {
+    if (pre.querySelector(":scope > :not(:empty)")) return; // in colours
+    const lines = (text) => text.split(/(?<=\n)/).map(hung);
+    const text = pre.textContent;
+    const parts = [];
+    let end = 0;
+    for (const { 0: rows, index } of text.matchAll(ROWS)) {
+      parts.push(...lines(text.slice(end, index)), boxed(rows, "ane-columns"));
+      end = index + rows.length;
+    }
+    pre.replaceChildren(...parts, ...lines(text.slice(end)));
+  }
+
   const tables = [];
   function fit() {
-    for (const box of document.querySelectorAll("div.math")) {
+    for (const box of document.querySelectorAll("div.math, .ane-columns")) {
       if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
     }
@@ -37,6 +71,7 @@
   }
 
   document.addEventListener("DOMContentLoaded", () => {
+    document.querySelectorAll(".cell_output pre").forEach(lay);
     for (const table of document.querySelectorAll(`:is(${BOXES}) > table`)) {
       if (table.tHead?.rows.length !== 1 || table.querySelector("[colspan], [rowspan]")) continue;
       label(table);

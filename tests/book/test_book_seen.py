@@ -11,7 +11,7 @@ from pathlib import Path
 import re
 from urllib.parse import urlsplit
 
-from _chromium import PHONE, axe_violations, needs_chromium
+from _chromium import PHONE, axe_violations, look, needs_chromium
 from _patience import HANGING
 from _seen import SCREENS, see
 from _site import PAGES, SITE, console_errors, needs_site, visit
@@ -64,7 +64,7 @@ class TestPages:
 
     @each_of_the_book
     def test_nothing_is_wider_than_the_text(self, seen, page, screen):
-        """On a phone code may be scrolled; nothing else."""
+        """Columns that a command printed may be scrolled, and on a phone code; nothing else."""
         assert seen(page, screen).too_wide == []
 
     @on_screens(PAGES, ("phone",))
@@ -116,6 +116,18 @@ class TestSite:
             color = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
             lightness[theme] = sum(map(int, re.findall(r"\d+", color)[:3])) / 3
         assert lightness["dark"] < 64 < 192 < lightness["light"]
+
+    def test_columns_that_a_command_printed_keep_their_rows_on_a_phone(self, browser, site_url):
+        look(browser, PHONE)
+        visit(browser, f"{site_url}/reports.html")
+        lines, rows, scrolls, tab = browser.execute_script("""
+          const box = document.querySelector(".ane-columns"), style = getComputedStyle(box);
+          return [box.textContent.trimEnd().split("\\n").length,
+            (box.clientHeight - parseFloat(style.paddingBottom)) / parseFloat(style.lineHeight),
+            box.scrollWidth > box.clientWidth, box.tabIndex];
+        """)
+        assert lines > 5 and rows == pytest.approx(lines, rel=0.05)
+        assert scrolls and tab == 0
 
     def test_search_finds_a_word_in_either_spelling(self, browser, site_url):
         assert "glossary" in found(browser, site_url, "executor")

@@ -26,6 +26,11 @@ def test_cases_with_and_without_a_prediction_are_all_that_were_collected():
     assert sum(counted) == RUN["collected"]
 
 
+def test_a_case_that_notices_has_passed():
+    passed, notice = (numbers(conformance.runs(RUN), column) for column in (3, 4))
+    assert all(0 < n <= most for n, most in zip(notice, passed, strict=True))
+
+
 @pytest.mark.parametrize("op", RUN["ops"])
 def test_every_operation_has_a_row(op):
     row = f"| <code>{op.replace('_', chr(92) + '_<wbr>')}</code> | "

@@ -12,8 +12,11 @@ __all__ = ["fragment", "page"]
 FOLDER = Path(__file__).parent
 
 
-def fragment(reports: Sequence[Report]) -> str:
-    """The reports as an HTML fragment; their text is escaped, since anybody may send a report."""
+def fragment(reports: Sequence[Report], top: int = 2) -> str:
+    """The reports as an HTML fragment, under headings of level `top` and one below it.
+
+    Their text is escaped, since anybody may send a report.
+    """
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -21,7 +24,7 @@ def fragment(reports: Sequence[Report]) -> str:
     environment.filters["seconds"] = lambda s: "" if s is None else f"{s:.2f}"
     environment.filters["rate"] = lambda r: "" if r is None else f"{r:.1f}"
     template = environment.from_string((FOLDER / "report.html.jinja").read_text("utf-8"))
-    return template.render(reports=reports, levels=LEVELS)
+    return template.render(reports=reports, levels=LEVELS, top=top)
 
 
 def page(reports: Sequence[Report]) -> str:
