@@ -215,24 +215,25 @@ def blocks(calls: Sequence[str]) -> Figure:
 def calls() -> Figure:
     """A token's way: what the host computes, and what the packages compute."""
     figure, ax = canvas(5.6, 12.9)
-    for x, name in ((0.1, "the host, on the CPU"), (5.4, "the programs")):
-        note(ax, x + 2.2, 0.35, name, ha="center", weight="bold")
-    written = box(ax, 0.1, 0.9, 4.4, 1.3, "prompt: chat template,\ntokenizer", "orange")
-    ids = box(ax, 0.1, 3.0, 4.4, 1.0, "token ids, position", "none")
-    made = box(ax, 0.1, 4.8, 4.4, 2.2, "rows of the embedding\nrotary tables\nmask", "orange")
+    for x, name in ((2.7, "the host, on the CPU"), (7.6, "the programs")):
+        note(ax, x, 0.35, name, ha="center", weight="bold")
+    written = box(ax, 0.7, 0.9, 4.0, 1.3, "prompt: chat template,\ntokenizer", "orange")
+    ids = box(ax, 0.7, 3.0, 4.0, 1.0, "token ids, position", "none")
+    made = box(ax, 0.7, 4.8, 4.0, 2.2, "rows of the embedding\nrotary tables\nmask", "orange")
     layers = box(ax, 5.4, 4.8, 4.4, 1.3, "layers, one package\nafter the other", "blue")
     head = box(ax, 5.4, 8.4, 4.4, 1.3, "head", "blue")
     box(ax, 5.4, 3.0, 4.4, 1.0, "state: keys, values", "blue")
-    sampled = box(ax, 0.1, 8.4, 4.4, 1.3, "sampler: the likeliest,\nor one drawn", "orange")
-    text = box(ax, 0.1, 11.4, 4.4, 1.3, "tokens to text,\nwhole characters only", "orange")
+    sampled = box(ax, 0.7, 8.4, 4.0, 1.3, "sampler: the likeliest,\nor one drawn", "orange")
+    text = box(ax, 0.7, 11.4, 4.0, 1.3, "tokens to text,\nwhole characters only", "orange")
     for upper, lower in ((written, ids), (ids, made), (layers, head), (sampled, text)):
         down(ax, upper, lower)
     arrow(ax, (7.6, 4.0), (7.6, 4.8), arrowstyle="<|-|>")
     arrow(ax, (made[0] + made[2], 5.45), (layers[0], 5.45))
     arrow(ax, (head[0], 9.05), (sampled[0] + sampled[2], 9.05))
+    elbow(ax, [(0.7, 9.05), (0.2, 9.05), (0.2, 3.5), (0.7, 3.5)])
     note(ax, 7.8, 7.25, "hidden_out")
     note(ax, 7.6, 10.3, "logits_0, logits_1, ...", ha="center")
-    note(ax, 2.5, 10.55, "next token id")
+    note(ax, 0.4, 7.7, "next token id")
     return figure
 
 

@@ -38,9 +38,8 @@ def convert(
     of ONNX Runtime GenAI or of transformers.js.
     out: the bundle's folder, which must be new, empty or a bundle's; by default one in the cache.
     source: weights of a reference model; "random" ones are made up. force: convert again, and
-    replace what is there. recipe: fields of `ane_book.options.Recipe` (kv, context, tiers, prefill,
-    verify, shard_limit, head_rows, argmax_output, quant, quant_head, partition, experts); a
-    quantisation that is known to break models warns (SchemeWarning).
+    replace what is there. recipe: fields of `ane_book.options.Recipe`; a quantisation that is known
+    to break models warns (SchemeWarning).
 
     Raises UnknownModel, InvalidInput, OutOfSpace, WeightsNotFound, InvalidWeights and others.
     """

@@ -1,9 +1,9 @@
-/* A table that does not fit its page may break its links anywhere. One that still does not, and on a
-   phone one of which a row fills a third of the screen, shows each row as a card: every cell beside
-   its column's name. book.css draws both; without this script such a table scrolls sideways. A
-   formula that does not fit scrolls, and so do rows of three columns or more that a command printed;
-   its other lines go on below what stands right of a heading. What scrolls can be reached by
-   keyboard. */
+/* A table that does not fit its page has less room around its cells, and then may break its links
+   anywhere. One that still does not, and on a phone one of which a row fills a third of the screen,
+   shows each row as a card: every cell beside its column's name. book.css draws them; without this
+   script such a table scrolls sideways. A formula that does not fit scrolls, and so do rows of three
+   columns or more that a command printed; its other lines go on below what stands right of a heading.
+   What scrolls can be reached by keyboard. */
 (() => {
   const BOXES = ".pst-scrollable-table-container, .ane-wide";
   const ROWS = /(?:^.*\S {2,}\S.* {2,}\S.*(?:\n|$)){2,}/gm;
@@ -61,8 +61,9 @@
       if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
     }
-    for (const table of tables) table.classList.remove("ane-tight", "ane-cards");
-    for (const look of ["ane-tight", "ane-cards"]) {
+    const looks = ["ane-close", "ane-tight", "ane-cards"];
+    for (const table of tables) table.classList.remove(...looks);
+    for (const look of looks) {
       const wide = tables.filter((t) => t.scrollWidth > t.closest(BOXES).clientWidth + 1);
       for (const table of wide) table.classList.add(look);
     }

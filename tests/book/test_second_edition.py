@@ -12,7 +12,7 @@ import yaml
 MOVED = yaml.safe_load((ROOT / "_config.yml").read_text())["sphinx"]["config"]["redirects"]
 CHAPTERS = [c["file"] for part in TOC["parts"] if "numbered" in part for c in part["chapters"]]
 MOST_MINUTES = {"a page": 20, "the numbered chapters": 180}
-MOST_PAGES = 28  # the first one among them
+MOST_PAGES = 29  # the first one among them
 
 
 def source(page: str) -> str:
