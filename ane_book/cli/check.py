@@ -170,13 +170,18 @@ def _record(path: Path, report: "LawReport", held: "Parity | None") -> None:
 
 
 def _text(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None") -> str:
+    from ane_book.evidence.laws.report import counted
+
     width = min(100, get_terminal_size((100, 24)).columns)
     wrapped = [
         fill(printable(str(finding)), width, subsequent_indent="    ", break_long_words=False)
         for finding in texts
     ]
+    laws = report.text(width)
+    if texts:
+        laws += f"; {counted(finding.severity for finding in texts)} in the text side"
     parity = [] if held is None else [printable(str(held))]
-    return "\n\n".join([*wrapped, report.text(width), *parity])
+    return "\n\n".join([*wrapped, laws, *parity])
 
 
 def _sarif(report: "LawReport", texts: "list[TextFinding]") -> dict:
