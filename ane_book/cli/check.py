@@ -16,6 +16,7 @@ from ane_book.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:
+    from ane_book.bundle import Bundle
     from ane_book.evidence.laws import LawReport
     from ane_book.evidence.laws.rule import Severity
     from ane_book.evidence.numerics import Numerics
@@ -85,13 +86,14 @@ def check(
 
     chosen = laws.load(rules) if rules else None
     path = path_of(package)
+    bundle = _bundle(path)
     with progress_bar() as progress:
         report = laws.check(path, chosen, progress, _inputs(calibrate))
     held = _parity(path, source) if parity or source else None
     faults = _numerics(path) if numerics else None
-    texts = _texts(path, source) if chosen is None else []
-    if chosen is None:
-        _record(path, report, held)
+    texts = _texts(bundle, source) if bundle and chosen is None else []
+    if bundle and chosen is None:
+        _record(bundle, report, held)
     show(
         lambda: _facts(report, texts, held) | ({"numerics": faults.facts()} if faults else {}),
         lambda: _text(report, texts, held) + (f"\n\n{faults}" if faults else ""),
@@ -105,6 +107,17 @@ def check(
     failed = fail_on != "never" and (report.fails(fail_on) or _fails(texts, fail_on))
     failed = failed or not all(one.passed for one in (held, faults) if one is not None)
     raise typer.Exit(1 if failed else 0)
+
+
+def _bundle(path: Path) -> "Bundle | None":
+    """The bundle in a folder, or None where it is none; raises InvalidBundle as `run` does."""
+    from ane_book.evidence.inspect import is_bundle
+
+    if not is_bundle(path):
+        return None
+    from ane_book.bundle import Bundle
+
+    return Bundle.open(path)
 
 
 def _inputs(calibrate: str | None):
@@ -128,19 +141,10 @@ def _numerics(path: Path) -> "Numerics":
     return check_numerics(path)
 
 
-def _texts(path: Path, source: str | None) -> "list[TextFinding]":
-    """What is wrong with a bundle's text side; of one that cannot be opened `_record` tells."""
-    from ane_book.evidence.inspect import is_bundle
-
-    if not is_bundle(path):
-        return []
-    from ane_book.bundle import Bundle
+def _texts(bundle: "Bundle", source: str | None) -> "list[TextFinding]":
+    """What is wrong with a bundle's text side."""
     from ane_book.evidence.text_side import check_text_side
 
-    try:
-        bundle = Bundle.open(path)
-    except InvalidBundle:
-        return []
     known = source if source and Path(source).exists() else None  # "random" has no files
     return check_text_side(bundle, known)
 
@@ -152,16 +156,9 @@ def _fails(texts: "list[TextFinding]", level: "Severity") -> bool:
     return any(finding.severity in grave for finding in texts)
 
 
-def _record(path: Path, report: "LawReport", held: "Parity | None") -> None:
+def _record(bundle: "Bundle", report: "LawReport", held: "Parity | None") -> None:
     """Write the levels to a bundle's evidence.json; on failure the file stays unchanged."""
-    from ane_book.evidence.inspect import is_bundle
-
-    if not is_bundle(path):
-        return
-    from ane_book.bundle import Bundle
-
     try:
-        bundle = Bundle.open(path)
         bundle.record("L0", report.level())
         if held is not None:
             bundle.record("L1", held.level())
