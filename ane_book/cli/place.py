@@ -75,13 +75,11 @@ def _text(placements: "list[Placement]", plans: "list[CoreMLPlan]", ops: bool) -
 
 def _placements(path: Path, chip: str, function: str | None) -> "list[Placement]":
     """The placement of a package's default function, or of every one in a folder or pipeline."""
-    from ane_book.evidence.inspect import refuse_weights
     from ane_book.evidence.laws import packages_of
     from ane_book.evidence.placement import place
     from ane_book.evidence.placement.placed import find_functions
     from mlprogram.package.reader import read_programs
 
-    refuse_weights(path)
     found, placements = packages_of(path), []
     with progress_bar() as progress:
         for done, each in enumerate(found):
