@@ -28,7 +28,9 @@ __all__ = ["check"]
 Level = Literal["error", "warning", "note", "never"]
 
 Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 to this file.")]
-FailOn = Annotated[Level, typer.Option(help="The mildest finding that makes the exit code 1.")]
+FailOn = Annotated[
+    Level, typer.Option(help="Exit code 1 where a finding is of this severity, or graver.")
+]
 Rules = Annotated[
     Path | None,
     typer.Option(help="A TOML file: a table for each rule to look for, with its severity."),
