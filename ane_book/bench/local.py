@@ -23,7 +23,7 @@ class InProcess:
         backend = session.backend
         self.where = "in this process"
         precision = getattr(backend, "precision", None) or getattr(backend, "compute_units", "")
-        self.name = f"{session.bundle.manifest.name}, {backend.name} {precision}".strip()
+        self.name = f"{session.bundle.manifest.name}, backend {backend.name} {precision}".strip()
 
     def ask(self, prompt: Prompt, mark: int, max_tokens: int, sampling: dict) -> TimedAnswer:
         """The answer to a prompt; raises PromptTooLong or InvalidInput."""

@@ -117,7 +117,9 @@ def facts(found: list[Entry]) -> list[tuple[str, str, str, str]]:
     rows = []
     for e in found:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(e.used))
-        options = ", ".join(f"{name} {value}" for name, value in e.recipe.items())
+        options = ", ".join(
+            name if value is True else f"{name} {value}" for name, value in e.recipe.items()
+        )
         rows.append((e.path.name, f"{e.bytes:,} bytes", used, options))
     total = sum(e.bytes for e in found)
     return [*rows, (str(cache_folder()), f"{total:,} bytes", "", "")]

@@ -120,7 +120,10 @@ class Claim:
     @property
     def evidence(self) -> str:
         """Grade, condition and sources, for and against, on one line."""
-        others = ", ".join(dict.fromkeys(evidence.name for evidence in self.against))
+        own = {evidence.name for evidence in self.support}  # some report both sides
+        others = ", ".join(
+            dict.fromkeys("another passage of " * (e.name in own) + e.name for e in self.against)
+        )
         condition = f", {self.condition}" if self.condition else ""
         against = f"; against: {others}" if others else ""
         return f"{self.grade}{condition}: {self.sources}{against}"

@@ -16,6 +16,7 @@ from ane_book.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:
+    from ane_book.bundle import Bundle
     from ane_book.evidence.laws import LawReport
     from ane_book.evidence.laws.rule import Severity
     from ane_book.evidence.numerics import Numerics
@@ -27,7 +28,9 @@ __all__ = ["check"]
 Level = Literal["error", "warning", "note", "never"]
 
 Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 to this file.")]
-FailOn = Annotated[Level, typer.Option(help="The mildest finding that makes the exit code 1.")]
+FailOn = Annotated[
+    Level, typer.Option(help="Exit code 1 where a finding is of this severity, or graver.")
+]
 Rules = Annotated[
     Path | None,
     typer.Option(help="A TOML file: a table for each rule to look for, with its severity."),
@@ -85,13 +88,14 @@ def check(
 
     chosen = laws.load(rules) if rules else None
     path = path_of(package)
+    bundle = _bundle(path)
     with progress_bar() as progress:
         report = laws.check(path, chosen, progress, _inputs(calibrate))
     held = _parity(path, source) if parity or source else None
     faults = _numerics(path) if numerics else None
-    texts = _texts(path, source) if chosen is None else []
-    if chosen is None:
-        _record(path, report, held)
+    texts = _texts(bundle, source) if bundle and chosen is None else []
+    if bundle and chosen is None:
+        _record(bundle, report, held)
     show(
         lambda: _facts(report, texts, held) | ({"numerics": faults.facts()} if faults else {}),
         lambda: _text(report, texts, held) + (f"\n\n{faults}" if faults else ""),
@@ -105,6 +109,17 @@ def check(
     failed = fail_on != "never" and (report.fails(fail_on) or _fails(texts, fail_on))
     failed = failed or not all(one.passed for one in (held, faults) if one is not None)
     raise typer.Exit(1 if failed else 0)
+
+
+def _bundle(path: Path) -> "Bundle | None":
+    """The bundle in a folder, or None where it is none; raises InvalidBundle as `run` does."""
+    from ane_book.evidence.inspect import is_bundle
+
+    if not is_bundle(path):
+        return None
+    from ane_book.bundle import Bundle
+
+    return Bundle.open(path)
 
 
 def _inputs(calibrate: str | None):
@@ -128,19 +143,10 @@ def _numerics(path: Path) -> "Numerics":
     return check_numerics(path)
 
 
-def _texts(path: Path, source: str | None) -> "list[TextFinding]":
-    """What is wrong with a bundle's text side; of one that cannot be opened `_record` tells."""
-    from ane_book.evidence.inspect import is_bundle
-
-    if not is_bundle(path):
-        return []
-    from ane_book.bundle import Bundle
+def _texts(bundle: "Bundle", source: str | None) -> "list[TextFinding]":
+    """What is wrong with a bundle's text side."""
     from ane_book.evidence.text_side import check_text_side
 
-    try:
-        bundle = Bundle.open(path)
-    except InvalidBundle:
-        return []
     known = source if source and Path(source).exists() else None  # "random" has no files
     return check_text_side(bundle, known)
 
@@ -152,16 +158,9 @@ def _fails(texts: "list[TextFinding]", level: "Severity") -> bool:
     return any(finding.severity in grave for finding in texts)
 
 
-def _record(path: Path, report: "LawReport", held: "Parity | None") -> None:
+def _record(bundle: "Bundle", report: "LawReport", held: "Parity | None") -> None:
     """Write the levels to a bundle's evidence.json; on failure the file stays unchanged."""
-    from ane_book.evidence.inspect import is_bundle
-
-    if not is_bundle(path):
-        return
-    from ane_book.bundle import Bundle
-
     try:
-        bundle = Bundle.open(path)
         bundle.record("L0", report.level())
         if held is not None:
             bundle.record("L1", held.level())
@@ -170,13 +169,18 @@ def _record(path: Path, report: "LawReport", held: "Parity | None") -> None:
 
 
 def _text(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None") -> str:
+    from ane_book.evidence.laws.report import counted
+
     width = min(100, get_terminal_size((100, 24)).columns)
     wrapped = [
         fill(printable(str(finding)), width, subsequent_indent="    ", break_long_words=False)
         for finding in texts
     ]
+    laws = report.text(width)
+    if texts:
+        laws += f"; {counted(finding.severity for finding in texts)} in the text side"
     parity = [] if held is None else [printable(str(held))]
-    return "\n\n".join([*wrapped, report.text(width), *parity])
+    return "\n\n".join([*wrapped, laws, *parity])
 
 
 def _sarif(report: "LawReport", texts: "list[TextFinding]") -> dict:

@@ -40,7 +40,8 @@ def cache_command(
 ) -> None:
     """List what is kept in the cache, or delete some.
 
-    Bundles, on a Mac what Core ML compiled of their packages, and lowered blocks.
+    Bundles; compiled: packed tokenizers, and on a Mac what Core ML makes of packages; lowered:
+    blocks of models, ready for the next conversion.
     """
     from ane_book.bundle import cache
     from mlprogram.tables import table

@@ -35,7 +35,8 @@ def place_command(
     ops: Annotated[bool, typer.Option("--ops", help="Show every op.")] = False,
     as_json: AsJson = False,
     fail_on: Annotated[
-        Failing, typer.Option(help="The mildest verdict that makes the exit code 1.")
+        Failing,
+        typer.Option(help="Exit code 1 where a verdict is this one; depends: or the CPU."),
     ] = "never",
 ) -> None:
     """Predict which ops Core ML runs on the Neural Engine.
@@ -75,13 +76,11 @@ def _text(placements: "list[Placement]", plans: "list[CoreMLPlan]", ops: bool) -
 
 def _placements(path: Path, chip: str, function: str | None) -> "list[Placement]":
     """The placement of a package's default function, or of every one in a folder or pipeline."""
-    from ane_book.evidence.inspect import refuse_weights
     from ane_book.evidence.laws import packages_of
     from ane_book.evidence.placement import place
     from ane_book.evidence.placement.placed import find_functions
     from mlprogram.package.reader import read_programs
 
-    refuse_weights(path)
     found, placements = packages_of(path), []
     with progress_bar() as progress:
         for done, each in enumerate(found):
@@ -122,7 +121,11 @@ def _overview(placements: "list[Placement]") -> str:
     ]  # fmt: skip
     first = placements[0]
     title = f"arithmetic on the ANE (chip {first.chip}), predicted for {UNITS}"
-    lines = [line for text in merged(placements) for line in _wrapped(text)]
+    unsure: Counter[str] = Counter()
+    for each in placements:
+        unsure.update(each.open)
+    lines = _listed("not known", dict(unsure.most_common()))
+    lines += [line for text in merged(placements) for line in _wrapped(text)]
     return "\n".join([title, f"stands on {first.stands_on}", table(rows, indent=2), *lines])
 
 

@@ -85,7 +85,7 @@ def redact(
         show = _row if as_json else _marks(target) if dry_run else _replaced
         counts = _rewrite(tagger, source, name, target, errors, show)
     listed = "".join(f", {count:,} {label}" for label, count in counts.most_common())
-    print(f"{counts.total():,} spans{listed}", file=sys.stderr)
+    print(f"{counts.total():,} span{'s' * (counts.total() != 1)}{listed}", file=sys.stderr)
 
 
 def _rewrite(

@@ -15,7 +15,6 @@ __all__ = [
     "inspect_bundle",
     "inspect_path",
     "is_bundle",
-    "no_program",
     "refuse_bundle",
     "refuse_weights",
     "report",
@@ -39,18 +38,21 @@ def inspect_path(path: str | Path) -> dict:
 
 
 def refuse_weights(path: Path) -> None:
-    """Raise InvalidPackage for a .gguf file, with the commands that take one, ready to paste."""
-    if path.suffix == ".gguf":
-        raise no_program(path, "a .gguf file")
-
-
-def no_program(path: Path, what: str) -> InvalidPackage:
-    """The error for weights where a program belongs; `what`: the kind of file or folder."""
+    """Raise InvalidPackage for weights, a file or a folder of them, and for an ONNX graph, with the
+    commands that take them, ready to paste."""
     file = quote(str(path))
-    return InvalidPackage(
-        f"{path}: {what} holds weights, not a program; `ane-book plan {file}` shows what "
-        f"would be made of it, and `ane-book convert {file}` makes a bundle to inspect"
-    )
+    if path.suffix == ".onnx":
+        raise InvalidPackage(
+            f"{path}: an ONNX graph, not a package; `ane-book convert {file} --out "
+            "NAME.mlpackage` makes one of it, and without --out a bundle of a language model"
+        )
+    kinds = {one.suffix for one in path.iterdir()} if path.is_dir() else {path.suffix}
+    if kind := next((kind for kind in (".safetensors", ".gguf") if kind in kinds), None):
+        what = f"a folder of {kind} files" if path.is_dir() else f"a {kind} file"
+        raise InvalidPackage(
+            f"{path}: {what} holds weights, not a program; `ane-book plan {file}` shows what "
+            f"would be made of it, and `ane-book convert {file}` makes a bundle to inspect"
+        )
 
 
 def refuse_bundle(path: Path) -> None:

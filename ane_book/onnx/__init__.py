@@ -6,6 +6,7 @@ graph/         converts any graph, operator by operator: `convert_graph`,
                `ane-book convert model.onnx`
 check/         compares such a package with ONNX Runtime: `check_graph`
 
+runtime.py     opens ONNX Runtime's session
 file.py        reads the file, its graph and the tensors beside it
 evaluate.py    computes a node whose operands are constants
 """

@@ -150,7 +150,10 @@ def find_reference(name: str) -> ReferenceModel:
         hint = f"; did you mean {near}?" if near else ""
         raise UnknownModel(f"{name}: there is no such file or folder{hint}")
     hint = f"did you mean {near}?" if near else f"known: {', '.join(models)}."
-    path = "of a .gguf file, a folder with config.json and safetensors or, to run it, a bundle"
+    path = (
+        "of a .gguf file, a folder with config.json and safetensors, an .onnx graph to convert, "
+        "or a bundle to run"
+    )
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         path += f"; `hf download {name} --local-dir FOLDER` makes one of the hub's"
     raise UnknownModel(

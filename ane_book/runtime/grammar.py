@@ -150,5 +150,8 @@ def _behind_a_thought(form: str, grammar: str) -> str:
 
 
 def _reason(error: str) -> str:
-    """The first line of an error, without what it repeats of the grammar."""
-    return error.strip().splitlines()[0][:300]
+    """The first line of an error, without what it repeats of the grammar, and below it the line
+    in which a parser of expressions says why."""
+    first, *others = error.strip().splitlines()
+    why = [line.removeprefix("error: ") for line in others if line.startswith("error: ")]
+    return " ".join([first[:200], *why[:1]])[:300]

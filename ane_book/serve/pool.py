@@ -151,8 +151,8 @@ class Pool:
         for model in models:
             if memory is not None and model.bytes > memory:
                 raise InvalidInput(
-                    f"{model.name} takes {model.bytes / 1e9:.2f} GB, more than the limit of "
-                    f"{memory / 1e9:.2f} GB (--memory)"
+                    f"{model.name} takes {model.bytes:,} bytes, more than the limit of "
+                    f"{memory:,} (--memory)"
                 )
         self._memory, self._change = memory, Condition()
         self._open: dict[str, _Open] = {}

@@ -128,6 +128,13 @@ def test_a_condition_is_told_wherever_a_claim_is(tmp_path):
     assert "(conflicting, one prompt: owner/name" in claim.note("here")
 
 
+def test_a_source_of_both_sides_is_said_to_be_one(tmp_path):
+    path = tmp_path / "claims.toml"
+    path.write_text(SOUND.replace("owner/name#12", "owner/name@0123456 docs/b.md"))
+    evidence = claims.load(path)["axis"].evidence
+    assert evidence == "conflicting: owner/name; against: another passage of owner/name"
+
+
 def test_a_range_that_does_not_hold_its_own_evidence_is_refused(tmp_path):
     ranged = SOUND.replace("value = 8\n", "value = [4, 8]\n")
     for values, said in (

@@ -259,6 +259,15 @@ class TestInspect:
             assert "a m.gguf: a .gguf file holds weights, not a program" in message
             assert f"`ane-book plan '{path}'`" in message  # ready to paste, spaces and all
 
+    @pytest.mark.parametrize("command", ["inspect", "check", "diff", "place"])
+    def test_what_is_converted_first(self, command, tmp_path):
+        graph, weights = tmp_path / "model.onnx", tmp_path / "model.safetensors"
+        graph.touch()
+        assert f"an ONNX graph, not a package; `ane-book convert {graph}" in refused(command, graph)
+        weights.touch()
+        assert "a .safetensors file holds weights, not a program" in refused(command, weights)
+        assert "a folder of .safetensors files holds weights" in refused(command, tmp_path)
+
 
 class TestConvert:
     def test_prints_the_folder_and_writes_it(self, tiny, tmp_path):

@@ -108,8 +108,10 @@ class TestExecute:
         with pytest.raises(InvalidInput, match=r"must be fp16\(4\), not"):
             execute(package, inputs=tmp_path / "shape.npz")
         np.save(tmp_path / "one.npy", np.ones(4))
-        with pytest.raises(InvalidInput, match=r"one array without a name; np.savez\("):
-            execute(package, inputs=tmp_path / "one.npy")
+        (tmp_path / "config.json").write_text("{}")
+        for name in ("one.npy", "config.json"):
+            with pytest.raises(InvalidInput, match=r"named arrays \(np.savez\(.* writes"):
+                execute(package, inputs=tmp_path / name)
         with pytest.raises(InvalidInput, match="cannot be written"):
             execute(package, out=tmp_path / "no" / "out.npz")
         for command in ("inspect --run", "inspect --plan", "diff"):

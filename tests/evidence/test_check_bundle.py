@@ -3,6 +3,7 @@
 import json
 import shutil
 
+from _command import refused
 from _plant import change_weight, copied, flip
 from ane_book.bundle import Bundle
 from ane_book.cli import app
@@ -57,8 +58,17 @@ def test_a_flipped_weight_is_an_annotation_and_code_1(bundle, tmp_path):
     assert Bundle.open(folder).evidence.levels["L1"].status == "failed"
 
 
-def test_a_bundle_that_cannot_be_opened_is_checked_and_not_recorded(bundle, tmp_path):
+def test_a_bundle_that_cannot_be_opened_is_refused(bundle, tmp_path):
     folder = copied(bundle, tmp_path)
-    (folder / "golden.npz").unlink()
+    file = folder / "manifest.json"
+    file.write_bytes(file.read_bytes()[:-9])
+    said = refused("check", folder)
+    assert f"{file}: the file: Invalid JSON" in said and "convert the model again" in said
+
+
+def test_evidence_that_cannot_be_read_is_left_as_it_is(bundle, tmp_path):
+    folder = copied(bundle, tmp_path)
+    (folder / "evidence.json").write_text("{")
     result = run(folder)
     assert result.exit_code == 0 and "not kept in evidence.json: " in result.stderr
+    assert (folder / "evidence.json").read_text() == "{"

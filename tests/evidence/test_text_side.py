@@ -193,6 +193,13 @@ class TestCommand:
         assert "stop-turn" in {result["ruleId"] for result in run["results"]}
         assert self.run(folder, "--no-github", "--fail-on", "never").exit_code == 0
 
+    def test_the_last_line_counts_what_makes_the_exit_code(self, folder):
+        done = self.run(folder, "--no-github", "--fail-on", "warning")
+        assert done.exit_code == 1
+        last = done.stdout.splitlines()[-1]
+        assert "warning" not in last.split("; ")[0]  # of the laws
+        assert last.endswith("; 2 warnings in the text side")
+
     def test_json(self, folder):
         facts = json.loads(self.run(folder, "--no-github", "--json").stdout)
         assert {one["name"] for one in facts["text"]} == SOUND

@@ -1,5 +1,7 @@
 """What `ane-book convert` says of the package that it made of a graph: right, or what is wrong."""
 
+import os
+import subprocess
 import sys
 import tempfile
 
@@ -127,6 +129,18 @@ def test_without_onnxruntime_it_is_said_whether_outputs_are_finite(tmp_path, mon
     lost = make is overflowing
     assert ("6 of 6 numbers NaN or infinite" in str(half)) is lost
     assert ("beyond fp16's 65,504" in str(half)) is lost
+
+
+def test_onnxruntime_leaves_nothing_in_the_user_s_folders(tmp_path):
+    """Its telemetry has an identifier in the cache and a file beside temporary ones."""
+    graph, home = scaled(tmp_path / "m.onnx"), tmp_path / "home"
+    home.mkdir()
+    names = ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment |= {"HOME": str(home), "TMPDIR": str(home)}
+    code = "import sys; from ane_book.onnx.runtime import open_session; open_session(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(graph)], env=environment, check=True)
+    assert not list(home.rglob("*"))
 
 
 def test_nothing_that_fails_is_raised(tmp_path):

@@ -281,7 +281,7 @@ class TestKept:
         self.doubled(accumulator)
         (entry,) = cache.entries()
         line, total = cache.facts([entry])
-        assert line[0] == entry.path.name and line[3] == "compiled True"
+        assert line[0] == entry.path.name and line[3] == "compiled"
         assert line[1] == total[1] and total[0] == str(cache.compiled().parent)
         assert cache.evict(0) == [entry] and cache.entries() == []
         self.doubled(accumulator)

@@ -185,7 +185,8 @@ class TestRefusedAtTheStart:
         assert "give each a name of its own, such as" in said
 
     def test_a_model_beyond_the_limit(self, talker):
-        assert "more than the limit" in refused("serve", str(talker.path), "--memory", "1KB")
+        said = refused("serve", str(talker.path), "--memory", "1KB")
+        assert "bytes, more than the limit of 1,000 (--memory)" in said
 
     @pytest.mark.parametrize("limit", ["", "many", "9" * 400])
     def test_a_limit_that_is_no_size(self, talker, limit):

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ane_book.errors import InvalidPackage
-from ane_book.evidence.inspect import is_bundle, no_program, refuse_weights
+from ane_book.evidence.inspect import is_bundle, refuse_weights
 from ane_book.evidence.laws.graph import ProgramGraph, Seen
 from ane_book.evidence.laws.report import LawReport
 from ane_book.evidence.laws.rule import Finding, Place, Rule, load
@@ -78,7 +78,6 @@ def check(
     if not isinstance(model, str | Path):
         return _in_memory(model, rules)
     path = Path(model)
-    refuse_weights(path)
     report, total = LawReport(str(path)), 0
     packages = [] if path.suffix == ASSET else packages_of(path)
     for asset in _assets_of(path, packages):
@@ -99,14 +98,14 @@ def check(
 def packages_of(path: Path) -> list[Path]:
     """The package at `path`, or all packages in a folder; raises InvalidPackage for none."""
     if not path.is_dir() or path.suffix in MODELS:
+        refuse_weights(path)
         return [path]
     files = {file.name for file in path.iterdir()}
     if {"Manifest.json", "model.mil", "coremldata.bin", "main.mlirb"} & files:
         return [path]  # a package without the usual suffix, or an asset, which its reader refuses
     found = sorted(_below(path))
-    if not found and any(path.glob("*.safetensors")):
-        raise no_program(path, "a folder of safetensors")
     if not found:
+        refuse_weights(path)
         raise InvalidPackage(f"{path}: no {', '.join(MODELS)} is in this folder or below")
     return found
 

@@ -4,7 +4,8 @@ SARIF: OASIS, "Static Analysis Results Interchange Format", version 2.1.0. Annot
 "Workflow commands for GitHub Actions".
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import fill
@@ -18,7 +19,7 @@ from ane_book.evidence.laws.rule import SEVERITIES, Finding, Place, Rule, Severi
 if TYPE_CHECKING:  # pydantic, which a package takes no time for
     from ane_book.bundle.evidence import Level
 
-__all__ = ["LawReport", "annotation"]
+__all__ = ["LawReport", "annotation", "counted"]
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LISTED = 100  # the most places of a finding in SARIF
@@ -81,13 +82,8 @@ class LawReport:
 
     @property
     def summary(self) -> str:
-        counts = [
-            f"{n} {severity}{'s' * (n != 1)}"
-            for severity in SEVERITIES
-            if (n := self.count(severity))
-        ]
-        packages = f"{self.packages:,} package{'s' * (self.packages != 1)}"
-        return f"{', '.join(counts) or 'nothing found'} in {packages}"
+        found = counted(found.severity for found in self.findings) or "nothing found"
+        return f"{found} in {self.packages:,} package{'s' * (self.packages != 1)}"
 
     def annotations(self) -> Iterator[str]:
         """A workflow command for each finding, which GitHub shows beside a change."""
@@ -139,6 +135,14 @@ class LawReport:
             name = f"{place.function}/{place.name}" if place.name else place.function
             location["logicalLocations"] = [{"fullyQualifiedName": name, "kind": "function"}]
         return location
+
+
+def counted(severities: Iterable[Severity]) -> str:
+    """How many there are of each severity, the gravest first: "1 error, 2 notes"; "" of none."""
+    counts = Counter(severities)
+    return ", ".join(
+        f"{n} {severity}{'s' * (n != 1)}" for severity in SEVERITIES if (n := counts[severity])
+    )
 
 
 def annotation(severity: Severity, file: str, line: int, title: str, text: str) -> str:

@@ -13,6 +13,7 @@ from ane_book.errors import InvalidInput, UnsupportedModel
 from ane_book.evidence.source.graph import SourceGraph, SourceInput, SourceNode
 from ane_book.onnx.check.inputs import plausible_inputs
 from ane_book.onnx.file import OnnxGraph, describe, dimensions, opset_of, subgraphs
+from ane_book.onnx.runtime import open_session
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra
@@ -145,14 +146,7 @@ def _session(model: bytes):
         from onnx.reference import ReferenceEvaluator
 
         return ReferenceEvaluator(load_from_string(model))
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # its own lines go to stderr
-    options.intra_op_num_threads = 1
-    level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.graph_optimization_level = level
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return open_session(model, threads=1)
 
 
 def _free_names(node: "NodeProto") -> Iterator[str]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from ane_book.errors import InvalidInput
 from ane_book.onnx.check.inputs import given_inputs, random_inputs
 from ane_book.onnx.graph.source import GraphSource
+from ane_book.onnx.runtime import open_session
 from mlprogram import MLProgram
 from mlprogram.compare import diff, percent
 from mlprogram.compare.numerics import report
@@ -120,16 +121,9 @@ def _is_coarse(graph: "GraphProto") -> bool:
 def _reference(graph: Path, arrays: dict[str, np.ndarray]) -> tuple[list | None, str]:
     """ONNX Runtime's outputs and "", or None and the reason why there are none."""
     try:
-        import onnxruntime
+        return open_session(graph).run(None, arrays), ""
     except ImportError:
         return None, "onnxruntime is not installed"
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # its own lines go to stderr
-    # Operators that it joins round otherwise where they quantise.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    try:
-        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-        return session.run(None, arrays), ""
     except Exception as error:  # of kinds of its own, from C++
         return None, f"ONNX Runtime does not run the graph: {_first_line(error)}"
 

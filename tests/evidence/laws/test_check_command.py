@@ -113,7 +113,7 @@ def test_own_rules(packages, tmp_path):
     ("name", "content", "said"),
     [
         ("model.mlpackage", None, "no such package"),
-        ("README.md", "text", "the model file is damaged"),
+        ("README.md", "text", "not a .mlpackage, .mlmodelc or .mlmodel"),
         ("rules.toml", '[max-pool]\ngrade = "certain"', "unknown key 'grade'"),
     ],
 )

@@ -222,7 +222,7 @@ class TestSources:
     @pytest.mark.parametrize(
         ("name", "content", "said"),
         [
-            ("README.md", "# no package", "damaged"),
+            ("README.md", "# no package", "not a .mlpackage"),
             ("weights.gguf", "GGUF", "a .gguf file holds weights"),
         ],
     )
@@ -235,7 +235,7 @@ class TestSources:
         with pytest.raises(InvalidPackage, match="no .mlpackage"):
             laws.check(tmp_path)
         (tmp_path / "model.safetensors").touch()
-        with pytest.raises(InvalidPackage, match="a folder of safetensors holds weights, not"):
+        with pytest.raises(InvalidPackage, match="a folder of .safetensors files holds weights"):
             laws.check(tmp_path)
         with pytest.raises(InvalidPackage, match="no such package"):
             laws.check(tmp_path / "none.mlpackage")

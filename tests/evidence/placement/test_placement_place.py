@@ -271,6 +271,8 @@ def test_a_program_with_states_is_open_as_a_whole(tmp_path):
     assert placement.verdict == "depends" and {*placement.devices} == {"depends"}
     (edit,) = edits(placement)
     assert "keep the cache on the host" in edit.what and edit.after == 1.0
+    save(tmp_path / "other.mlpackage", network, X)
+    assert "reports on states conflict" in command("place", tmp_path).stdout  # of a folder, too
 
 
 @pytest.mark.parametrize(

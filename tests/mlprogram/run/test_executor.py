@@ -325,8 +325,10 @@ class TestBadPackages:
     def test_no_package(self, tmp_path):
         with pytest.raises(InvalidPackage, match="no such package"):
             Package(tmp_path / "nothing.mlpackage")
-        with pytest.raises(InvalidPackage, match=r"not a \.mlpackage"):
-            Package(tmp_path)
+        (tmp_path / "model.onnx").write_bytes(b"\x08\x08")  # protobuf reads it as an empty Model
+        for path in (tmp_path, tmp_path / "model.onnx"):
+            with pytest.raises(InvalidPackage, match=r"not a \.mlpackage"):
+                Package(path)
 
 
 class TestPipe:

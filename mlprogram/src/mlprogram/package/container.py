@@ -48,6 +48,8 @@ def open_container(path: str | Path) -> Container:
         raise InvalidPackage(f"{path}: no such package")
     folder = path.resolve()
     if folder.is_file():
+        if path.suffix != ".mlmodel":
+            raise InvalidPackage(f"{path}: not a .mlpackage, .mlmodelc or .mlmodel")
         return Container(path, folder.parent, folder.parent, _parsed(folder, path))
     if is_compiled(folder):
         return Container(path, folder, folder, read_compiled(folder, path))

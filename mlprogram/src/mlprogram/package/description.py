@@ -315,10 +315,10 @@ def load_inputs(path: str | Path) -> dict[str, np.ndarray]:
         if not Path(path).is_file():  # a pipe would be waited for
             raise FileNotFoundError("no such file")
         with open(path, "rb") as file:
-            arrays = np.load(file)
-            if isinstance(arrays, np.ndarray):
-                raise TypeError("one array without a name; np.savez(file, NAME=array) gives it one")
-            with arrays:
+            if file.read(2) != b"PK":  # no zip file, which numpy would advise to unpickle
+                raise ValueError("np.savez(file, NAME=array) writes one")
+            file.seek(0)
+            with np.load(file) as arrays:
                 return dict(arrays)
     except Exception as error:  # of a dozen kinds, from numpy, zipfile and zlib
         raise InvalidInput(f"{path}: not a .npz file of named arrays ({error})") from None
