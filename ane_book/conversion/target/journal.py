@@ -50,6 +50,8 @@ class Journal:
 
     def __exit__(self, *_) -> None:
         self._worker.shutdown()
+        if [*self._folder.iterdir()] == [self._file]:  # refused: nothing is there to go on from
+            shutil.rmtree(self._folder)
 
     def _resume(self) -> None:
         noted = self._read()
