@@ -93,7 +93,7 @@ class CoreAIBackend:
 
     async def _open(self, asset: Path) -> Any:
         """The model of an asset. On Linux it was compiled into a temporary folder, which is gone by
-        now, its file still mapped, so that nothing is left of a process that is killed."""
+        now, its file still mapped, so that a process that is killed later leaves nothing."""
         from coreai.authoring import AIModelAsset
 
         async with AIModelAsset.load(asset).executable() as model:
