@@ -14,7 +14,7 @@ from ane_book.cli import options
 from ane_book.cli.bench import bench_command
 from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
-from ane_book.cli.commands import Commands, command
+from ane_book.cli.commands import Commands, command, told_to_end
 from ane_book.cli.demo import demo_command
 from ane_book.cli.diff import diff_command
 from ane_book.cli.explain import explain_command
@@ -120,7 +120,7 @@ def convert(
         return
     if any(value is not None for value in (precision, shape, inputs, check)):
         raise InvalidInput("--precision, --shape, --inputs and --check are of .onnx graphs")
-    with progress_bar() as progress:
+    with progress_bar() as progress, told_to_end():
         bundle = ane_book.convert(
             model, out=out, source=source, force=force, progress=progress, **recipe
         )

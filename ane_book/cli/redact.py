@@ -9,12 +9,12 @@ import os
 from pathlib import Path
 import re
 import shutil
-import signal
 import stat
 import sys
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, cast
 
 from ane_book.cli import options
+from ane_book.cli.commands import told_to_end
 from ane_book.cli.load import Opening, load
 from ane_book.errors import InvalidInput, printable
 from ane_book.progress import progress_bar
@@ -184,7 +184,7 @@ def _target(out: Path | None) -> Iterator[BinaryIO]:
     if out.exists() and not out.is_file():
         raise InvalidInput(f"{out} is no file; --out takes one, for all else redirect the output")
     try:
-        with written_whole(out) as unfinished, _told_to_end(), unfinished.open("wb") as opened:
+        with written_whole(out) as unfinished, told_to_end(), unfinished.open("wb") as opened:
             if out.exists():
                 shutil.copymode(out, unfinished)
             yield opened
@@ -192,24 +192,6 @@ def _target(out: Path | None) -> Iterator[BinaryIO]:
         if error.filename is None or error.filename.startswith(f"{out}."):  # the unfinished one
             raise OSError(error.errno, error.strerror, str(out)) from None
         raise
-
-
-@contextmanager
-def _told_to_end() -> Iterator[None]:
-    """Turn termination signals, which would end the process at once, into SystemExit."""
-
-    def end(number: int, _) -> None:
-        sys.exit(128 + number)
-
-    known = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]  # no SIGHUP on Windows
-    numbers = [n for n in known if n and signal.getsignal(n) == signal.SIG_DFL]  # nohup ignores it
-    for number in numbers:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _size(source: BufferedReader) -> int | None:

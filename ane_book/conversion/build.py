@@ -1,8 +1,9 @@
 """`BundleBuilder`: write a bundle step by step into a folder beside its place, then rename it.
 
-Every step leaves a finished file or nothing, so a conversion that was killed goes on where it
-stopped. Weights are read one layer at a time, and the head's one part of the vocabulary at a time;
-the golden numbers (`ane_book.conversion.golden`) come from the same pass.
+Every file and package is whole or not there, so a conversion that was killed goes on after the last
+whole one; a package, which may have all layers of a model, begins anew. Weights are read one layer
+at a time, and the head's one part of the vocabulary at a time; the golden numbers
+(`ane_book.conversion.golden`) come from the same pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -44,6 +45,7 @@ import torch
 
 __all__ = ["BundleBuilder"]
 
+KEEPS = "keeps the files and packages that are finished"
 PER_LAYER = "per_layer.npy"
 ROWS = 2048  # tokens whose inputs of all layers are computed at a time
 
@@ -123,12 +125,17 @@ class BundleBuilder:
             with Journal(self.partial, key) as self.journal:
                 self._build()
             exchange(self.partial, target)
+        except (KeyboardInterrupt, SystemExit) as end:
+            if self.partial.exists():
+                end.add_note(f"interrupted: {self.partial} {KEEPS}; repeat the command to go on, "
+                             "or delete that folder")  # fmt: skip
+            raise
         except (OSError, RuntimeError) as error:
             if not is_full(error):
                 raise
             raise OutOfSpace(
                 f"{self.partial}: the disk took no more after step {self.done} of {self.steps}; "
-                "make room and convert again, which keeps what is finished, or delete the folder"
+                f"make room and convert again, which {KEEPS}, or delete that folder"
             ) from None
         return Bundle.open(target)
 

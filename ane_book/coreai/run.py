@@ -5,7 +5,6 @@ Linux an asset is compiled in every process that opens it.
 """
 
 import asyncio
-from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 import threading
@@ -43,7 +42,6 @@ class CoreAIBackend:
         self.dtype = np.dtype(np.float32 if precision == "fp32" else np.float16)
         self._models: dict[Path, Any] = {}
         self._packages: dict[Path, Package] = {}
-        self._opened = AsyncExitStack()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="core-ai")
         self._thread.start()
@@ -75,8 +73,7 @@ class CoreAIBackend:
         return _Function(self._run, loaded, declared, self.dtype)
 
     def close(self) -> None:
-        """Let go of all models; functions that were loaded can no longer be called."""
-        self._run(self._opened.aclose())
+        """End the thread; functions that were loaded can no longer be called."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -95,9 +92,12 @@ class CoreAIBackend:
         save_asset(package, folder / f"{package.stem}.aimodel", self.precision)
 
     async def _open(self, asset: Path) -> Any:
+        """The model of an asset. On Linux it was compiled into a temporary folder, which is gone by
+        now, its file still mapped, so that a process that is killed later leaves nothing."""
         from coreai.authoring import AIModelAsset
 
-        return await self._opened.enter_async_context(AIModelAsset.load(asset).executable())
+        async with AIModelAsset.load(asset).executable() as model:
+            return model
 
     def _run(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

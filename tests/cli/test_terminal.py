@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from _command import COMMAND, ane_book, chatty_copy, refused, start
+from _command import COMMAND, ane_book, chatty_copy, errors, refused, start
 from _long import long_but
 from _patience import HANGING, Guard
 import ane_book as library
@@ -133,6 +133,17 @@ def attend() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+#: The command in a process that sends itself a signal when it begins to lower blocks.
+SIGNALLED = """
+import os
+from ane_book.__main__ import main
+from ane_book.conversion import build
+lower = build.lower_blocks
+build.lower_blocks = lambda *given: os.kill(os.getpid(), {}) or lower(*given)
+main()
+"""
+
+
 class TestInterrupt:
     def test_while_everything_is_imported(self, tmp_path):
         (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
@@ -150,6 +161,23 @@ class TestInterrupt:
             process.wait(timeout=HANGING)
             assert process.stderr.read() == ""
         assert process.returncode == 130
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    def test_a_conversion_says_what_it_leaves(self, tiny, tmp_path, monkeypatch, number):
+        """Interrupted when embedding and tokenizer are written, and no package is."""
+        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
+        out, partial = tmp_path / "b", tmp_path / "b.partial"
+        command = ["convert", tiny("llama")[1], "--out", out, "--context", "32", "--prefill", "8"]
+        code = [sys.executable, "-c", SIGNALLED.format(int(number))]
+        done = subprocess.run([*code, *command], capture_output=True, text=True, preexec_fn=attend)
+        assert (done.returncode, done.stdout) == (128 + number, "")
+        assert errors(done.stderr) == (
+            f"interrupted: {partial} keeps the files and packages that are finished; "
+            "repeat the command to go on, or delete that folder\n"
+        )
+        stamp = (partial / "embedding.npy").stat().st_mtime_ns
+        assert ane_book(*command).returncode == 0 and not partial.exists()
+        assert (out / "embedding.npy").stat().st_mtime_ns == stamp
 
 
 class Terminal:

@@ -108,3 +108,4 @@ class TestFullDisk:
             ane_book.convert(str(folder), out=small_disk / "b", context=32, prefill=8)
         needed, free = re.findall(r"([\d.]+) MB", str(error.value))
         assert float(needed) > float(free) and float(needed) < 1
+        assert [path.name for path in small_disk.iterdir()] == ["filler"]

@@ -1,5 +1,7 @@
 """Assets of Core AI: what they compute, hold and weigh, and what is refused."""
 
+import tempfile
+
 from _in_both import ARCHITECTURES, compared
 from _long import long_but
 from _tiny import TINY, prompt
@@ -135,6 +137,15 @@ def test_a_program_of_coremltools_casts_its_input_which_is_single_already(precis
     x = np.linspace(-1, 1, 48, dtype=np.float32).reshape(1, 3, 4, 4)
     (found,) = CoreAIBackend(precision).load(path, "main").predict({"x": x}).values()
     assert np.abs(found - np.maximum(x, 0)).max() <= (0 if precision == "fp32" else 5e-4)
+
+
+def test_what_was_compiled_is_gone_before_the_first_call(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = program(tmp_path, lambda x: mb.relu(x=x))
+    function = CoreAIBackend("fp32").load(path, "main")
+    assert not [*tmp_path.glob("*.aimodelx")]
+    (found,) = function.predict({"x": np.ones((1, 3, 4, 4), np.float32)}).values()
+    assert (found == 1).all()
 
 
 @pytest.mark.parametrize("name", ["made.mlmodel", "there.aimodel"])

@@ -48,8 +48,10 @@ class Journal:
     def __enter__(self) -> "Journal":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_) -> None:
         self._worker.shutdown()
+        if error and [*self._folder.iterdir()] == [self._file]:  # there is nothing to go on from
+            shutil.rmtree(self._folder)
 
     def _resume(self) -> None:
         noted = self._read()
