@@ -88,13 +88,13 @@ def check(
 
     chosen = laws.load(rules) if rules else None
     path = path_of(package)
-    bundle = _bundle(path)
+    bundle = None if chosen else _bundle(path)
     with progress_bar() as progress:
         report = laws.check(path, chosen, progress, _inputs(calibrate))
     held = _parity(path, source) if parity or source else None
     faults = _numerics(path) if numerics else None
-    texts = _texts(bundle, source) if bundle and chosen is None else []
-    if bundle and chosen is None:
+    texts = _texts(bundle, source) if bundle else []
+    if bundle:
         _record(bundle, report, held)
     show(
         lambda: _facts(report, texts, held) | ({"numerics": faults.facts()} if faults else {}),

@@ -5,7 +5,7 @@ The list of commands needs their names and docstrings. Options are made from the
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 import inspect
 import signal
 import sys
@@ -49,8 +49,9 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, SystemExit) as end:
-            for note in getattr(end, "__notes__", ()):
-                print(printable(note), file=sys.stderr)
+            with suppress(OSError):  # the terminal may be what went away
+                for note in getattr(end, "__notes__", ()):
+                    print(printable(note), file=sys.stderr)
             raise
 
 

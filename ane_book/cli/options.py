@@ -82,9 +82,8 @@ Adapter = Annotated[
 BackendName = Annotated[
     Literal["auto", "mil", "coreml", "coreai"],
     typer.Option(
-        help="mil runs anywhere, coreml on a Mac, coreai where its runtime is installed (on Linux "
-        "a minute a prompt in fp16, seconds with --precision fp32); auto takes coreml where it can "
-        "run, else mil."
+        help="mil runs anywhere, coreml on a Mac, coreai where its runtime is installed (slow on "
+        "Linux, least so with --precision fp32); auto takes coreml where it can run, else mil."
     ),
 ]
 

@@ -36,7 +36,7 @@ def place_command(
     as_json: AsJson = False,
     fail_on: Annotated[
         Failing,
-        typer.Option(help="Exit code 1 where a verdict is this one; depends: or the CPU."),
+        typer.Option(help="Exit code 1 where a verdict is the CPU; depends: or where one depends."),
     ] = "never",
 ) -> None:
     """Predict which ops Core ML runs on the Neural Engine.

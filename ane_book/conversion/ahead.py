@@ -2,8 +2,6 @@
 
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from threading import Lock
 from typing import TypeVar
 
 import torch
@@ -12,7 +10,7 @@ __all__ = ["ahead"]
 
 Item = TypeVar("Item")
 
-_lock, _before = Lock(), list[int]()  # torch's threads, for each of those that have half of them
+_whole = list[int]()  # torch's threads, for each conversion that has half of them
 
 
 def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
@@ -21,27 +19,18 @@ def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
     So a layer, or a part of the head, is read, and runs for the golden numbers, while the one
     before is encoded and written; there are two of them in memory, as there are without. What an
     item raises is raised in its turn. Who may stop early closes the generator, which ends the
-    thread. Meanwhile torch has half of its threads, in the whole process: there are two at work,
+    thread. Meanwhile torch has half of its threads, here and in new threads: there are two at work,
     and with all of them each would wait for the other's.
     """
-    end = object()
-    with _half_of_torch(), ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, items, end)
-        while (item := coming.result()) is not end:
-            coming = thread.submit(next, items, end)
-            yield item  # type: ignore[misc]
-
-
-@contextmanager
-def _half_of_torch() -> Iterator[None]:
-    """Half of torch's threads, until the last of several conversions at once is done with them."""
-    with _lock:
-        _before.append(_before[0] if _before else torch.get_num_threads())
-        torch.set_num_threads(max(1, _before[0] // 2))
+    end, threads = object(), max(torch.get_num_threads(), *_whole, 1)
+    _whole.append(threads)
+    torch.set_num_threads(max(1, threads // 2))
     try:
-        yield
+        with ThreadPoolExecutor(1) as thread:
+            coming = thread.submit(next, items, end)
+            while (item := coming.result()) is not end:
+                coming = thread.submit(next, items, end)
+                yield item  # type: ignore[misc]
     finally:
-        with _lock:
-            threads = _before.pop()
-            if not _before:
-                torch.set_num_threads(threads)
+        torch.set_num_threads(threads)
+        _whole.remove(threads)

@@ -126,7 +126,7 @@ class BundleBuilder:
                 self._build()
             exchange(self.partial, target)
         except (KeyboardInterrupt, SystemExit) as end:
-            if self.partial.exists():
+            if (self.partial / "journal.json").exists():
                 end.add_note(f"interrupted: {self.partial} {KEEPS}; repeat the command to go on, "
                              "or delete that folder")  # fmt: skip
             raise

@@ -43,8 +43,8 @@
 
   /* What a command printed: each run of rows in a box of its own, other lines hung. */
   function lay(pre) {
-    if (pre.querySelector(":scope > :not(:empty)")) return; // in colours
-    const lines = (text) => text.split(/(?<=\n)/).map(hung);
+    if (pre.querySelector(":scope > :not(span:empty)")) return; // in colours
+    const lines = (text) => (text.match(/[^\n]*\n|[^\n]+$/g) ?? []).map(hung);
     const text = pre.textContent;
     const parts = [];
     let end = 0;

@@ -2,6 +2,7 @@
 
 import threading
 
+from _patience import HANGING
 import ane_book
 from ane_book.conversion.ahead import ahead
 from ane_book.conversion.write.program import PackageWriter
@@ -46,16 +47,28 @@ def test_who_stops_early_leaves_no_thread():
 
 
 def test_torch_has_its_threads_again_after_two_at_once():
-    before = torch.get_num_threads()
+    """The second begins in a thread that has half of them, and ends last."""
+    before, begun, ended, found = torch.get_num_threads(), threading.Event(), threading.Event(), []
+
+    def convert():
+        taken = ahead(iter(range(3)))
+        found.extend([next(taken), torch.get_num_threads()])
+        begun.set()
+        assert ended.wait(HANGING)
+        taken.close()
+        found.append(torch.get_num_threads())
+
     torch.set_num_threads(4)
     try:
-        one, other = ahead(iter(range(3))), ahead(iter(range(3)))
-        assert next(one) == next(other) == 0
-        assert torch.get_num_threads() == 2
-        one.close()
-        assert torch.get_num_threads() == 2
-        other.close()
+        first, thread = ahead(iter(range(3))), threading.Thread(target=convert)
+        assert (next(first), torch.get_num_threads()) == (0, 2)
+        thread.start()
+        assert begun.wait(HANGING)
+        first.close()
         assert torch.get_num_threads() == 4
+        ended.set()
+        thread.join()
+        assert found == [0, 2, 4]
     finally:
         torch.set_num_threads(before)
 
