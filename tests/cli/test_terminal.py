@@ -129,8 +129,10 @@ class TestEntry:
 
 
 def attend() -> None:
-    """A shell ignores SIGINT for what it starts in the background, tests and their children too."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """A shell ignores SIGINT for what it starts in the background, and nohup SIGHUP: for tests and
+    their children too."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 #: The command in a process that sends itself a signal when it begins to lower blocks.

@@ -77,7 +77,7 @@ class TestLines:
         assert f"{wired.least / 1e6:,.1f} MB if those of a package share one" in said[at]
         claim = claims.find("functions-memory")
         assert claim.statement in said[at + 1] and claim.condition in said[at + 1]
-        assert claim.against and "against: Anemll/anemll-forge" in said[at + 1]
+        assert claim.against and "against: another passage of Anemll/anemll-forge" in said[at + 1]
 
     def test_caches_and_adapter_are_named(self):
         slotted = planned(lora_slots=16)

@@ -130,8 +130,11 @@ class NativeStretch:
         regions = [[recorder.regions[b.index].tensor for b in some] for some in self._ordered]
         shapes = [[(x.dtype, x.shape) for x in some] for some in regions[:3]]
         unread = [(x.dtype, x.shape, x.tolist()) for x in regions[3]]
-        origins = [(x, *recorder.origin(x)) for x in recorder.values.values()]
-        values = [_view(x, at, *addresses.get(b, (1, 0))) for x, b, at in origins]
+        values = []
+        for x in recorder.values.values():
+            b, at = recorder.origin(x)
+            base, begin = addresses.get(b, (1, 0))
+            values.append(_view(x, at, base, begin))
         contents = [x.tolist() for x in regions[1]]
         return _Draft(words + tail, shapes, values, contents, unread)
 
