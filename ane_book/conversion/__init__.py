@@ -136,6 +136,10 @@ def _open(model: str, source: str | Path | None) -> tuple[str, "WeightSource"]:
     path = Path(model)
     if source is None and path.exists() and model not in reference_models():
         return path.resolve().name.removesuffix(".gguf"), open_source(path)
+    if source is not None and path.exists() and model not in reference_models():
+        raise InvalidInput(
+            f"{model}: is read as it is; a source (--source) is for the name of a reference model"
+        )
     reference = find_reference(model)
     if str(source) == "random":
         return reference.name, RandomSource(reference.config)

@@ -231,7 +231,12 @@ class BundleBuilder:
         """The head's weight (V, C), fp16; a tied one is the embedding as written, memory-mapped."""
         if "head" not in self._outer:
             return np.load(self.partial / "embedding.npy", mmap_mode="c")  # torch warns of "r"
-        return np.concatenate([*self.encoding.rows(self._outer["head"].name)])
+        name, at = self._outer["head"].name, 0
+        whole = np.empty(self.source.shape(name), np.float16)
+        for rows in self.encoding.rows(name):
+            whole[at : at + len(rows)] = rows
+            at += len(rows)
+        return whole
 
     # --- layers -------------------------------------------------------------------------------
 

@@ -345,6 +345,12 @@ def test_the_journal_of_who_was_killed_before_it_was_whole_is_taken_away(tmp_pat
         Journal(folder, "key")
 
 
+def test_a_source_is_for_a_reference_model(tiny, tmp_path):
+    with pytest.raises(InvalidInput, match="is read as it is"):
+        ane_book.convert(str(tiny("llama")[1]), tmp_path / "out", source="random")
+    assert not (tmp_path / "out").exists()
+
+
 def test_killed_while_another_conversion_is_cleared_away_it_is_cleared_the_next_time(
     tmp_path, monkeypatch
 ):

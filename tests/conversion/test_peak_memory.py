@@ -71,7 +71,8 @@ def test_lowering_takes_eight_bytes_a_weight_at_most(tmp_path):
     assert growth("lower", tmp_path, hidden_size=C, intermediate_size=F) < 8 * weights
 
 
-def test_a_large_vocabulary_is_never_whole_in_single_precision(tmp_path):
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_large_vocabulary_is_never_whole_in_single_precision(tmp_path, tied):
     V, C = 200_000, 256
-    found = growth("convert", tmp_path, vocab_size=V, hidden_size=C)
+    found = growth("convert", tmp_path, vocab_size=V, hidden_size=C, tie_word_embeddings=tied)
     assert found < 6 * V * C  # it took 8; the mapped file alone has two bytes for each

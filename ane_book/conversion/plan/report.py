@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from ane_book.conversion.plan import limits
 from ane_book.conversion.plan.expert_choices import crossing
 from ane_book.conversion.quantize import loss_of, scheme_warning
-from ane_book.models import find
 
 if TYPE_CHECKING:
     from ane_book.conversion.plan import Plan
@@ -149,21 +148,13 @@ def notes(plan: "Plan") -> Iterator[str]:
         yield limits.SMALL.note(where)
     if plan.weight_bytes > limits.LOADED.number:
         yield limits.LOADED.note(f"{_size(plan.weight_bytes)} in all")
-    longest = _longest(plan)
     for limit in limits.AXIS:
-        if longest > limit.number:
-            yield limit.note(f"an axis of {longest:,}")
+        if plan.longest_axis > limit.number:
+            yield limit.note(f"an axis of {plan.longest_axis:,}")
     if (calls := plan.calls()) > limits.MANY:
         yield limits.CALLS.note(f"{calls:.0f} dispatches a token")
     if warning := scheme_warning(plan.recipe.quant, plan.recipe.quant_head):
         yield warning
-
-
-def _longest(plan: "Plan") -> int:
-    """The longest axis of a weight, fused as in the program."""
-    parameters = find(plan.config.architecture).parameters(plan.config).values()
-    shapes = [(sum(p.given[0] for p in parts), *parts[0].given[1:]) for parts in parameters]
-    return max([axis for shape in shapes for axis in shape] + list(plan.splits))
 
 
 def _counted(count: float, what: str) -> str:
