@@ -85,9 +85,11 @@ seconds = {
 
 
 def child(code: str, *arguments: str) -> dict:
-    """The last line that a fresh process prints, as JSON."""
+    """The last line that a fresh process prints, as JSON; its cache is empty, as at first."""
     command = [sys.executable, "-c", PEAK + code, *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    with tempfile.TemporaryDirectory() as cache:
+        own = os.environ | {"ANE_BOOK_CACHE": cache}
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=own)
     return json.loads(done.stdout.splitlines()[-1])
 
 

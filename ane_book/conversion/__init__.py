@@ -134,12 +134,13 @@ def _open(model: str, source: str | Path | None) -> tuple[str, "WeightSource"]:
     from ane_book.weights.random import RandomSource
 
     path = Path(model)
-    if source is None and path.exists() and model not in reference_models():
+    if path.exists() and model not in reference_models():
+        if source is not None:
+            raise InvalidInput(
+                f"{model}: is a path, whose own weights are read; a source (--source) is for the "
+                "name of a reference model"
+            )
         return path.resolve().name.removesuffix(".gguf"), open_source(path)
-    if source is not None and path.exists() and model not in reference_models():
-        raise InvalidInput(
-            f"{model}: is read as it is; a source (--source) is for the name of a reference model"
-        )
     reference = find_reference(model)
     if str(source) == "random":
         return reference.name, RandomSource(reference.config)

@@ -64,7 +64,8 @@ class GoldenPass:
         read: Callable[[str], np.ndarray],
     ):
         self.config, self.recipe, self.folder, self.read = config, recipe, folder, read
-        self._logits: list[Tensor] = []
+        self._logits: list[Tensor] = []  # of the last token, for each part of the vocabulary
+        self._best: list[tuple[Tensor, Tensor]] = []  # of every token, the largest and its place
 
     @property
     def tokens(self) -> np.ndarray:
@@ -162,10 +163,14 @@ class GoldenPass:
         return [torch.zeros(shapes[name]) for name in names]
 
     def head(self, splits: tuple[int, ...], weights: dict[str, Tensor]) -> None:
-        """Compute the logits of the next parts of the vocabulary; `weights`: of their `Head`."""
+        """Compute the logits of the next parts of the vocabulary, and keep what `_results` needs of
+        them; `weights`: of their `Head`."""
         head = loaded(partial(decoder.Head, self.config, splits), weights)
         with torch.inference_mode():
-            self._logits += head(self._hidden(self.config.num_layers))  # (1, V_i, 1, T) each
+            for logits in head(self._hidden(self.config.num_layers)):  # (1, V_i, 1, T) each
+                largest, place = logits[0, :, 0].max(dim=0)
+                self._best.append((largest, place + sum(map(len, self._logits))))
+                self._logits.append(logits[0, :, 0, -1].clone())  # or all tokens' would be kept
 
     def write(self, path: Path) -> None:
         """Write golden.npz; all layers and all parts of the vocabulary must have run."""
@@ -183,8 +188,9 @@ class GoldenPass:
 
     def _results(self) -> dict[str, np.ndarray]:
         """The last token's logits (V,), and every token's likeliest next one (T,)."""
-        logits = torch.cat(self._logits, dim=1)[0, :, 0]  # (V, T)
-        return {"logits": logits[:, -1].numpy(), "argmax": logits.argmax(dim=0).numpy()}
+        largest, tokens = (torch.stack(parts) for parts in zip(*self._best, strict=True))
+        argmax = tokens.gather(0, largest.argmax(dim=0)[None])[0]
+        return {"logits": torch.cat(self._logits).numpy(), "argmax": argmax.numpy()}
 
 
 def _left(config: Any, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:

@@ -346,7 +346,7 @@ def test_the_journal_of_who_was_killed_before_it_was_whole_is_taken_away(tmp_pat
 
 
 def test_a_source_is_for_a_reference_model(tiny, tmp_path):
-    with pytest.raises(InvalidInput, match="is read as it is"):
+    with pytest.raises(InvalidInput, match="is a path"):
         ane_book.convert(str(tiny("llama")[1]), tmp_path / "out", source="random")
     assert not (tmp_path / "out").exists()
 

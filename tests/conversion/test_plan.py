@@ -82,12 +82,17 @@ class TestBytes:
 
 #: Converts in a process of its own and prints the most memory that it held, in bytes.
 PEAK = """
+import json
 import sys
 import ane_book
 from mlprogram.analysis.memory import peak_resident
-ane_book.convert(sys.argv[1], sys.argv[2], "random")
+ane_book.convert(sys.argv[1], sys.argv[2], "random", **json.loads(sys.argv[3]))
 print(peak_resident())
 """
+
+
+SMOLLM = "smollm2-135m-instruct"
+LONG_CALLS = {"context": 8192, "prefill": 1024}
 
 
 class TestEffort:
@@ -111,12 +116,15 @@ class TestEffort:
         assert planned.memory_bytes == pytest.approx(found["convert"]["peak_bytes"], rel=0.15)
 
     @pytest.mark.long
-    def test_a_conversion_takes_the_planned_memory(self, tmp_path, monkeypatch):
-        """Half of it is for the vocabulary. The cache is empty, so that blocks are lowered."""
+    @pytest.mark.parametrize("name, options", [(QWEN, {}), (SMOLLM, LONG_CALLS)])
+    def test_a_conversion_takes_the_planned_memory(self, tmp_path, monkeypatch, name, options):
+        """Half of it is for the vocabulary, or most for scores. The cache is empty, so that blocks
+        are lowered."""
         monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
-        command = [sys.executable, "-c", PEAK, QWEN, tmp_path / "bundle"]
+        planned = ane_book.plan(name, **options)
+        command = [sys.executable, "-c", PEAK, name, tmp_path / "bundle", json.dumps(options)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert ane_book.plan(QWEN).memory_bytes == pytest.approx(int(done.stdout), rel=0.15)
+        assert planned.memory_bytes == pytest.approx(int(done.stdout), rel=0.15)
 
 
 class TestNotes:

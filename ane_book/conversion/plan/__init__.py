@@ -156,29 +156,42 @@ class Plan:
             S: replace(self, recipe=self.recipe.model_copy(update=own)) for S, own in alone.items()
         }
 
-    @property
-    def longest_axis(self) -> int:
-        """The longest axis of a weight, fused as in the program."""
+    def axes(self) -> list[int]:
+        """The axes of a layer's weights, fused as in the program."""
         parameters = find(self.config.architecture).parameters(self.config).values()
         shapes = [(sum(p.given[0] for p in parts), *parts[0].given[1:]) for parts in parameters]
-        return max([axis for shape in shapes for axis in shape] + list(self.splits))
+        return [axis for shape in shapes for axis in shape]
 
     @property
     def memory_bytes(self) -> int:
         """An estimate of the peak memory of a conversion: `IMPORTED` and the largest of these.
 
-        Two layers in float32, with the larger half of one about to be stored; the vocabulary in
-        fp16, and a part of it four times in float32: as it is read, as it runs, and as it is about
-        to be stored; or, while a layer is lowered, four of its widest values in float32, of the
-        longest call. A file of weights is mapped, and not counted: the system takes its pages back.
+        - A layer as it is lowered, with its stand-ins for weights: what it computes in the longest
+          call.
+        - Two layers in float32, with the larger half of one about to be stored, and what one
+          computes for the golden tokens.
+        - The vocabulary in fp16, and three of its parts in float32: one is read, one runs, one is
+          about to be stored. Or the whole in float32 and in fp16, where calibration or stored
+          integers need it.
+
+        The file of weights is mapped, and not counted: the system takes its pages back.
         """
-        config = self.config
-        part = 4 * max(self.splits, default=0) * config.hidden_size
+        config, recipe, vocabulary = self.config, self.recipe, self.embedding_bytes
         kinds = set(find(config.architecture).kinds(config))
-        layer = 6 * max(sum(layer_blobs(config, SCHEMES["none"], kind)) for kind in kinds)
-        columns = max(self.recipe.widths.values()) if self.head else self.recipe.context
-        lowered = 4 * 4 * self.longest_axis * columns
-        return IMPORTED + max(layer, self.embedding_bytes + 4 * part, lowered)
+        layers = 6 * max(sum(layer_blobs(config, SCHEMES["none"], kind)) for kind in kinds)
+        if recipe.is_calibrated or recipe.is_stored:
+            vocabulary *= 3
+        elif self.head:
+            vocabulary += 3 * 4 * max(self.splits) * config.hidden_size
+        call = max(recipe.widths.values()) if self.head else recipe.context
+        golden = layers + self._computed(recipe.golden_tokens)
+        return IMPORTED + max(self._computed(call), golden, vocabulary)
+
+    def _computed(self, T: int) -> int:
+        """The bytes that a layer holds in a call of T tokens, in float32: four values as wide as
+        its widest weight, or three of its scores and their masks."""
+        slots = self.recipe.context + T if self.head else T
+        return 4 * T * max(4 * max(self.axes()), 7 * self.config.num_heads * slots // 2)
 
     def rows(self, program: Program) -> dict[int, int]:
         """The parts of the vocabulary that a program holds: number -> rows."""

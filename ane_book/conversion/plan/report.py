@@ -148,9 +148,10 @@ def notes(plan: "Plan") -> Iterator[str]:
         yield limits.SMALL.note(where)
     if plan.weight_bytes > limits.LOADED.number:
         yield limits.LOADED.note(f"{_size(plan.weight_bytes)} in all")
+    longest = max(*plan.axes(), *plan.splits)
     for limit in limits.AXIS:
-        if plan.longest_axis > limit.number:
-            yield limit.note(f"an axis of {plan.longest_axis:,}")
+        if longest > limit.number:
+            yield limit.note(f"an axis of {longest:,}")
     if (calls := plan.calls()) > limits.MANY:
         yield limits.CALLS.note(f"{calls:.0f} dispatches a token")
     if warning := scheme_warning(plan.recipe.quant, plan.recipe.quant_head):
