@@ -176,9 +176,10 @@ class Plan:
 
         The file of weights is mapped, and not counted: the system takes its pages back.
         """
-        config, recipe, vocabulary = self.config, self.recipe, self.embedding_bytes
+        config, recipe = self.config, self.recipe
         kinds = set(find(config.architecture).kinds(config))
         layers = 6 * max(sum(layer_blobs(config, SCHEMES["none"], kind)) for kind in kinds)
+        vocabulary = self.embedding_bytes
         if recipe.is_calibrated or recipe.is_stored:
             vocabulary *= 3
         elif self.head:
