@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 from threading import Lock
+from typing import Any
 import weakref
 
 from ane_book.errors import BackendUnavailable, InvalidInput
@@ -83,6 +84,11 @@ class TextProcess:
         most: cut the text, not what is put around it, until there are no more tokens than this.
         """
         return self._call("encode", text=text, special=special, most=most)
+
+    def literal(self, value: Any, control: Sequence[int], cut: str) -> Any:
+        """A JSON value whose texts, keys included, have `cut` within what would become a token of
+        `control`; the parts between cuts, encoded one by one, become none."""
+        return self._call("literal", value=value, control=control, cut=cut)
 
     def encode_pair(
         self, first: str, second: str, most: int | None = None
