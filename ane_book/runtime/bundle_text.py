@@ -118,8 +118,13 @@ class BundleText:
         return [token for part in parts for token in self.tokens(part)]
 
     def words(self, token_ids: Sequence[int]) -> list[str]:
-        """The text of each token by itself; U+FFFD for a part of a character."""
-        return self._tokenizer.decode_batch([[token] for token in token_ids])
+        """What each token adds to a text; U+FFFD for a part of a character."""
+        return [said.decode(errors="replace") for said in self.token_bytes(token_ids)]
+
+    def token_bytes(self, token_ids: Sequence[int], first: bool = False) -> list[bytes]:
+        """What each token adds to a text, or is at its beginning (first), as UTF-8, of which some
+        tokens are a part of a character; special tokens add nothing."""
+        return self._tokenizer.token_bytes(list(token_ids), first)
 
     def _ids(self, text: str, special: bool) -> list[int]:
         check_text(text, "the prompt")

@@ -108,6 +108,11 @@ class TextProcess:
         """The text of each sequence of token ids; special tokens give none."""
         return self._call("decode", sequences=sequences)
 
+    def token_bytes(self, token_ids: Sequence[int], first: bool) -> list[bytes]:
+        """What each token adds to a text, or is at its beginning (`ane_book.text.token_bytes`)."""
+        found = self._call("token_bytes", tokens=token_ids, first=first)
+        return [each.encode("latin-1") for each in found]
+
     def token_to_id(self, token: str) -> int | None:
         return self._call("token_to_id", token=token)
 

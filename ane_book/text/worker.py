@@ -21,6 +21,7 @@ from typing import Any
 
 from ane_book.errors import InvalidInput
 from ane_book.text.template import render
+from ane_book.text.token_bytes import token_bytes
 from tokenizers import Tokenizer
 
 __all__ = ["main"]
@@ -106,6 +107,10 @@ class Text:
     def decode(self, sequences: list[list[int]]) -> list[str]:
         return [self._tokenizer.decode(ids) for ids in sequences]
 
+    def token_bytes(self, tokens: list[int], first: bool) -> list[str]:
+        found = (token_bytes(self._tokenizer, token, first) for token in tokens)
+        return [each.decode("latin-1") for each in found]  # which is how JSON has bytes
+
     def token_to_id(self, token: str) -> int | None:
         return self._tokenizer.token_to_id(token)
 
@@ -129,6 +134,7 @@ FAILED = {
     "encode_pair": "the model's tokenizer cannot take this text: ",
     "locate": "the model's tokenizer cannot take this text: ",
     "decode": "the model's tokenizer has no text for these tokens: ",
+    "token_bytes": "the model's tokenizer has no text for these tokens: ",
 }
 
 
