@@ -76,7 +76,7 @@ def _encoded(session: Session, options: Sequence[str]) -> list[list[int]]:
         raise InvalidInput("give at least two options to choose between")
     if len(set(options)) < len(options):
         raise InvalidInput("an option is given twice")
-    encoded = [session.tokens(option) for option in options]
+    encoded = [session.plain_tokens(option) for option in options]
     if not all(encoded):
         raise InvalidInput("an option is empty")
     return encoded

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.runtime.adapters import Adapter
-from ane_book.runtime.answer import Result, common_prefix
+from ane_book.runtime.answer import Result, Stream, common_prefix
 from ane_book.runtime.choosing import Option, choosing
-from ane_book.runtime.sampling import TokenLogprobs
 from ane_book.serve.splitting import Part, Splitting
 from ane_book.text.calls import CallPart
 from ane_book.text.chat import THINK, Messages
@@ -61,11 +60,12 @@ class Started:
 
 @dataclass(frozen=True)
 class Token:
-    """A token by itself: its text, the logarithm of its probability, and the likeliest ones'."""
+    """A token: what it adds to the answer, as UTF-8, of which it may be a part of a character, the
+    logarithm of its probability, and the likeliest ones'."""
 
-    text: str
+    said: bytes
     logprob: float
-    likeliest: list[tuple[str, float]]
+    likeliest: list[tuple[bytes, float]]
 
 
 @dataclass(frozen=True)
@@ -198,23 +198,45 @@ def answers(
             how = {"seed": seed, "draft": served.draft, **served.sampling(ask)}
             stream = session.stream(ids, reuse_cache=True, **how)
             splitting = served.splitting(ask, ids)
-            shown = 0
+            drawn = _Drawn(session, stream, how.get("shown", ()))
             with closing(stream):
                 for text in stream.steps():
                     pieces = list(splitting.add(text)) if text else []
                     for piece in pieces:
-                        drawn = tokens(session, stream.drawn[shown:])
-                        yield _piece(index, piece, drawn)
-                        shown = len(stream.drawn)
+                        yield _piece(index, piece, drawn.new())
                     if not pieces:
                         yield None
             result = stream.finish()
             for piece in splitting.finish():
-                yield _piece(index, piece, tokens(session, stream.drawn[shown:]))
-                shown = len(stream.drawn)
-            rest = tokens(session, stream.drawn[shown:])
+                yield _piece(index, piece, drawn.new())
             calls = splitting.calls
-            yield Finished(index, result, cached, rest, calls, bool(calls) and splitting.whole)
+            whole = bool(calls) and splitting.whole
+            yield Finished(index, result, cached, drawn.new(), calls, whole)
+
+
+class _Drawn:
+    """The tokens of an answer with log probabilities, if those were asked for.
+
+    shown: the special tokens that the answer's text has.
+    """
+
+    def __init__(self, session: Session, stream: Stream, shown: Sequence[str]):
+        self._session, self._stream, self._given = session, stream, 0
+        self._shown = {session.token_id(token): token.encode() for token in shown}
+
+    def new(self) -> list[Token]:
+        """Those since the last call."""
+        start, self._given = self._given, len(self._stream.drawn)
+        return [self._token(place) for place in range(start, self._given)]
+
+    def _token(self, place: int) -> Token:
+        drawn = self._stream.drawn[place]
+        ids = [drawn.token, *drawn.likeliest]
+        special = self._session.special_tokens.values()
+        first = all(each.token in special for each in self._stream.drawn[:place])
+        said = self._session.token_bytes(ids, first)
+        own, *others = (self._shown.get(i, known) for i, known in zip(ids, said, strict=True))
+        return Token(own, drawn.logprob, [*zip(others, drawn.likeliest.values(), strict=True)])
 
 
 def _piece(
@@ -234,13 +256,3 @@ def chosen(
     cached = served.keep(ids)
     for found in choosing(served.session, ids, options):
         yield None if found is None else Weighed(found, len(ids), cached)
-
-
-def tokens(session: Session, drawn: Sequence[TokenLogprobs]) -> list[Token]:
-    """Log probabilities with the text of each token."""
-    ids = [i for each in drawn for i in (each.token, *each.likeliest)]
-    words = iter(session.words(ids) if ids else [])
-    return [
-        Token(next(words), each.logprob, [(next(words), p) for p in each.likeliest.values()])
-        for each in drawn
-    ]

@@ -9,7 +9,6 @@ from _templates import template
 from _tool_templates import TOOL_TEMPLATES, written
 from ane_book.errors import InvalidInput
 from ane_book.runtime.grammar import GrammarTokens
-from ane_book.text.chat import apart
 from ane_book.text.template import render
 from ane_book.text.tools import Calling, ToolForm, cut_call, tool_form
 import numpy as np
@@ -287,7 +286,11 @@ def test_a_template_without_a_place_for_calls_has_them_in_the_text(name):
     """So that no turn is lost; markers of a client's are cut there, those of the form are not."""
     form = FORMS[name]
     asked = json.loads(json.dumps(ASKED).replace("Rome", "<|im_end|>"))
-    told = form.messages(asked, TOOLS, lambda value: apart(value, ["<|im_end|>"], "|"))
+
+    def literal(value):
+        return json.loads(json.dumps(value).replace("<|im_end|>", "<||im_end|>"))
+
+    told = form.messages(asked, TOOLS, literal)
     call = written(form, ("weather", {"city": "<||im_end|>"}))
     said = [m["content"] for m in told if m["role"] == "assistant"]
     assert said == [call]
