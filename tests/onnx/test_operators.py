@@ -105,6 +105,18 @@ def test_remainders_of_either_sign(tmp_path, both_readings, dtype, known):
     hold_to_onnxruntime(path, given, 0)
 
 
+def test_floored_remainders_of_real_numbers(tmp_path, both_readings):
+    """ONNX has them from opset 28 on, and ONNX Runtime not yet; infinite divisors are its own."""
+    x = np.float32([-7, 7, -7, 7, -3, 3, -1, 1, 0, np.inf, 1])
+    y = np.float32([2, -2, -2, 2, np.inf, np.inf, -np.inf, -np.inf, -2, 2, 0])
+    make = Maker()
+    path = make.save(tmp_path / "m.onnx", [make("Mod", make.input("x", [11]), make.constant(y))])
+    package = convert_graph(path, tmp_path / "m.mlpackage", "fp32")
+    (found,) = MLProgram(package).predict({"x": x}).values()
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(found, np.mod(x, y))
+
+
 def test_a_place_in_a_ring_buffer(tmp_path, both_readings):
     make = Maker()
     before = make("Sub", make.input("x", [3], np.int64), make.constant(np.int64(1)))

@@ -149,9 +149,13 @@ def mod(x: Tensor, y: Tensor, *, fmod=0) -> Tensor:
     MIL's `mod` has the dividend's sign on a Mac, and the divisor's where coremltools folds
     constants. So it is given no negative numbers.
     """
-    if not fmod:
+    if is_int(x) and not fmod:
         return mb.sub(x=x, y=mb.mul(x=mb.floor_div(x=x, y=y), y=y))
-    return mb.mul(x=sign(x), y=mb.mod(x=mb.abs(x=x), y=mb.abs(x=y)))
+    rest = mb.mul(x=sign(x), y=mb.mod(x=mb.abs(x=x), y=mb.abs(x=y)))
+    if fmod:
+        return rest
+    opposite = mb.less(x=mb.mul(x=sign(rest), y=y), y=np.float32(0))
+    return select(opposite, mb.add(x=rest, y=y), rest)
 
 
 @operator("Pow", since=7)
