@@ -228,8 +228,8 @@ class MLProgram:
         declares an image; `Feature.array` says what is converted. A list of such dicts gives a list
         of results. An output is an array of the declared dtype, a PIL image where one is declared,
         or, of a classifier, the label and a dict of probabilities by label. One of rank 0 is given
-        as Core ML gives it, with shape (1,). coremltools' `predict`, under `mlprogram.enable` too, takes
-        fewer dtypes, and gives half precision as float32.
+        as Core ML gives it, with shape (1,). coremltools' `predict`, under `mlprogram.enable` too,
+        takes fewer dtypes, and gives half precision as float32.
 
         All loops of a call may run for 600 seconds in sum, or for what MLPROGRAM_LOOP_SECONDS says.
 
