@@ -58,9 +58,9 @@ def tokens(tmp_path_factory):
     return GrammarTokens(file, 49_152, [2])
 
 
-def taken(tokens, grammar: str, text: str, thinks: bool = False) -> bool:
+def taken(tokens, grammar: str, text: str, end: str = "") -> bool:
     """Whether a grammar takes a text as a whole answer, or as one that begins within a thought."""
-    mask, logits = tokens.mask("grammar", grammar, thinks), np.zeros(49_152, np.float32)
+    mask, logits = tokens.mask("grammar", grammar, end), np.zeros(49_152, np.float32)
     for token in [*tokenizer().encode(text).ids, 2]:
         if np.isneginf(mask.apply(logits)[token]):
             return False
@@ -321,9 +321,9 @@ def test_an_answer_that_begins_within_a_thought_ends_it_first(tokens):
     call = written(form, ("now", {}))
     must, auto = form.grammar(TOOLS, Calling(must=True)), form.grammar(TOOLS, Calling())
     for grammar in (must, auto):
-        assert taken(tokens, grammar, "Which? Now.\n</think>\n\n" + call, thinks=True)
-        assert not taken(tokens, grammar, call, thinks=True)
-    assert taken(tokens, auto, "Hm.</think>\n\nIt is late.", thinks=True)
+        assert taken(tokens, grammar, "Which? Now.\n</think>\n\n" + call, end="</think>")
+        assert not taken(tokens, grammar, call, end="</think>")
+    assert taken(tokens, auto, "Hm.</think>\n\nIt is late.", end="</think>")
 
 
 def test_a_schema_with_definitions_keeps_them(tokens):
