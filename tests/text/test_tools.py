@@ -316,6 +316,14 @@ def test_parameters_are_an_object():
         tool_form("").grammar(tools, Calling())
 
 
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3.5", "lfm2"])
+def test_a_number_that_would_be_rounded_is_refused(name):
+    parameters = {"properties": {"id": {"enum": [2**53 + 1]}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    with pytest.raises(InvalidInput, match="tools: f: enum 9007199254740993 cannot be held to"):
+        FORMS[name].grammar(tools, Calling())
+
+
 def test_an_answer_that_begins_within_a_thought_ends_it_first(tokens):
     form = FORMS["qwen3.5"]
     call = written(form, ("now", {}))
