@@ -114,3 +114,72 @@ def test_a_call_that_leaves_its_schema_is_held_to_it(client, family, kind, how):
     text, name, arguments = said(choice.message)
     assert choice.finish_reason == "tool_calls" and name == "weather" and not text
     jsonschema.validate(arguments, CITY)
+
+
+TAGS = {"<think>": "</think>", "[THINK]": "[/THINK]"}
+THOUGHT = 'A <tool_call>, or {"city": 1}? No.'
+THINKERS = [f"{kind} {begin} {place}" for kind in KINDS for begin in TAGS
+            for place in ("prompt", "answer")]  # fmt: skip
+WAYS = [(name, how) for name in THINKERS
+        for how in ("thinks", "thinks spelled")[: 2 - name.startswith("text")]]  # fmt: skip
+
+
+def thinks(prompt: str) -> str:
+    """A thought, which its prompt or the answer itself opens, and what was asked for behind it. A
+    marker in the thought is never a special token, since such a one is no text."""
+    kind, begin, _ = prompt.partition("|")[0].split()
+    start = "" if prompt.endswith(begin) else begin
+    answer = {"Call": call_of("qwen2.5", {"city": "Rome"}), "JSON": '{"city": "Rome"}'}
+    said = next((answer[word] for word in answer if word in prompt), "Rome.")
+    named = spelled(THOUGHT, 0) if kind == "special" else THOUGHT
+    thought = f"{start}{named}{TAGS[begin]}"
+    return (spelled(thought, 0) if "spelled" in prompt else thought) + f"\n\n{said}"
+
+
+@pytest.fixture(scope="module")
+def thinking(bundle, tmp_path_factory):
+    """A server of models that think; the name of each says of what kind its tags are."""
+    models = []
+    for name in THINKERS:
+        kind, begin, place = name.split()
+        template = f"{name}|{TOOL_TEMPLATES['qwen2.5']}{begin if place == 'prompt' else ''}"
+        marks = [begin, TAGS[begin], *markers("qwen2.5")]
+        folder = tmp_path_factory.mktemp("thinking")
+        models.append(scripted(made(bundle, folder, kind, template, marks), name, thinks))
+    with (
+        serving(*models) as address,
+        openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
+    ):
+        yield client
+
+
+def thought(client, name: str, text: str, **how):
+    """A message, which is the same whole and in pieces."""
+    ask = {"model": name, "messages": [{"role": "user", "content": text}], "temperature": 0,
+           "max_tokens": 300} | how  # fmt: skip
+    found = client.chat.completions.create(**ask).choices[0].message
+    assert getattr(found, "reasoning_content", "") == (THOUGHT if "thinks" in text else "")
+    chunks = [each.choices[0].delta for each in client.chat.completions.create(**ask, stream=True)]
+    for part in ("content", "reasoning_content"):
+        pieces = "".join(getattr(delta, part, None) or "" for delta in chunks)
+        assert pieces.strip() == (getattr(found, part, None) or "")
+    return found
+
+
+@pytest.mark.parametrize(("name", "how"), WAYS)
+def test_a_thought_ends_and_is_apart(thinking, name, how):
+    assert thought(thinking, name, how).content == "Rome."
+
+
+@pytest.mark.parametrize(("name", "how"), [way for way in WAYS if "prompt" in way[0]])
+def test_a_form_is_kept_behind_a_thought(thinking, name, how):
+    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+    found = thought(thinking, name, f"JSON {how}", response_format=form)
+    assert found.content == '{"city": "Rome"}'
+
+
+@pytest.mark.parametrize(("name", "how"), WAYS)
+def test_a_thought_that_names_a_marker_calls_nothing(thinking, name, how):
+    """Only what comes behind it does."""
+    found = thought(thinking, name, f"Call {how}", tools=TOOLS)
+    assert said(found) == ("", "weather", {"city": "Rome"})

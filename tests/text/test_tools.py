@@ -316,6 +316,14 @@ def test_parameters_are_an_object():
         tool_form("").grammar(tools, Calling())
 
 
+def test_white_space_before_a_call_that_is_a_whole_answer(tokens):
+    """It is read as a call, so it is held to one."""
+    form = FORMS["llama-3.1"]
+    grammar, call = form.grammar(TOOLS, Calling()), written(form, ("weather", {"city": "Rome"}))
+    assert taken(tokens, grammar, f"\n {call}") and taken(tokens, grammar, f"\n So: {call}")
+    assert not taken(tokens, grammar, "\n " + call.replace("city", "town"))
+
+
 @pytest.mark.parametrize("name", ["qwen2.5", "qwen3.5", "lfm2"])
 def test_a_number_that_would_be_rounded_is_refused(name):
     parameters = {"properties": {"id": {"enum": [2**53 + 1]}}}
