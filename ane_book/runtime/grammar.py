@@ -50,16 +50,16 @@ class GrammarTokens:
         if not (ends := sorted(ends)):
             raise InvalidInput("no token of this model ends an answer, so none keeps a form")
         text = file.read_text("utf-8")
-        added = json.loads(text).get("added_tokens", [])
-        self._special = {token["content"]: token["id"] for token in added if token.get("special")}
         try:
+            added = json.loads(text).get("added_tokens", [])
+            special = {token["content"]: token["id"] for token in added if token.get("special")}
             read = llguidance.LLTokenizer(text, n_vocab=vocabulary, eos_token=ends)
-            words = _Words(read, ends, {token["id"] for token in added}, self._special)
+            words = _Words(read, ends, {token["id"] for token in added}, special)
             wrapped = llguidance.TokenizerWrapper(words)
             self._tokens = llguidance.LLTokenizer(wrapped, n_vocab=vocabulary, eos_token=ends)
         except ValueError as error:
             raise InvalidInput(f"this model's tokens cannot be held to a form: {error}") from None
-        self.vocabulary = vocabulary
+        self.vocabulary, self._special = vocabulary, special
         self._last: tuple | None = None  # a form, its text, and what was compiled of them
 
     def mask(self, form: str, text: str, end: str = "") -> "Mask":
