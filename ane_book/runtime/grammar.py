@@ -18,6 +18,7 @@ from collections.abc import Iterable
 import json
 from pathlib import Path
 import re
+from typing import Any
 
 from ane_book.errors import BackendUnavailable, InvalidInput
 from ane_book.extras import missing
@@ -150,9 +151,7 @@ def _schema(text: str) -> str:
         raise InvalidInput(f"json_schema: it is not JSON: {error}") from None
     if not isinstance(schema, dict):
         raise InvalidInput("json_schema: it has to be an object, such as {\"type\": \"object\"}")
-    if too_deep(schema):
-        raise InvalidInput(f"json_schema: it is nested more than {DEEPEST} deep")
-    check_numbers("json_schema", schema)
+    _check("json_schema", schema)
     try:
         return llguidance.LLMatcher.grammar_from_json_schema(
             json.dumps(schema), defaults={"whitespace_pattern": SPACED["whitespace_pattern"]}
@@ -161,10 +160,27 @@ def _schema(text: str) -> str:
         raise InvalidInput(f"json_schema: {_reason(str(error))}") from None
 
 
+def _lark(text: str) -> str:
+    """A grammar of Lark's, which may have JSON schemas in it."""
+    for found in re.finditer(r"%json\s*", text):
+        try:
+            schema, _ = json.JSONDecoder().raw_decode(text, found.end())
+        except (ValueError, RecursionError):
+            continue  # llguidance says what is wrong
+        _check("grammar", schema)
+    return llguidance.LLMatcher.grammar_from_lark(text)
+
+
+def _check(form: str, schema: Any) -> None:
+    if too_deep(schema):
+        raise InvalidInput(f"{form}: it is nested more than {DEEPEST} deep")
+    check_numbers(form, schema)
+
+
 _SOURCES = {
     "json_schema": _schema,
     "regex": lambda text: llguidance.LLMatcher.grammar_from_regex(text),
-    "grammar": lambda text: llguidance.LLMatcher.grammar_from_lark(text),
+    "grammar": _lark,
 }
 
 

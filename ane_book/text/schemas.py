@@ -15,9 +15,9 @@ OF_NUMBERS = {
 OF_SCHEMAS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 
 
-def check_numbers(place: str, schema: dict) -> None:
-    """Raise InvalidInput for a number that llguidance would round, since it reads doubles; with
-    some near -2**63 it also ends the process. The largest integer of 64 bits is kept."""
+def check_numbers(place: str, schema: Any) -> None:
+    """Raise InvalidInput for a number that llguidance would round, since it reads doubles; a const
+    of -2**63 even crashes it, with the process. The largest integer of 64 bits is kept."""
     for keyword, number in _numbers(schema):
         if abs(number) >= 1 << 53 and number != (1 << 63) - 1:
             raise InvalidInput(
@@ -38,7 +38,7 @@ def _numbers(schema: Any) -> Iterator[tuple[str, float]]:
             yield from _numbers(list(value.values()))
         elif key in OF_NUMBERS:
             yield from ((key, number) for number in _leaves(value))
-        elif key not in ("default", "examples"):
+        else:
             yield from _numbers(value)
 
 

@@ -94,13 +94,17 @@ SCHEMAS_OF_NUMBERS = [
     {"type": "integer", "multipleOf": LARGE}, {"anyOf": [{"type": "null"}, {"const": LARGE}]},
     {"type": "object", "properties": {"default": {"items": {"const": LARGE}}}},
     {"$defs": {"enum": {"const": LARGE}}, "$ref": "#/$defs/enum"},
+    {"$ref": "#/default", "default": {"const": LARGE}},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("schema", SCHEMAS_OF_NUMBERS, ids=json.dumps)
 def test_a_number_that_would_be_rounded_is_refused_by_name(tokens, schema):
-    with pytest.raises(InvalidInput, match=r"^json_schema: \w+ -?\d.* from 2\*\*53 on are rounded"):
+    reason = r": \w+ -?\d.* from 2\*\*53 on are rounded"
+    with pytest.raises(InvalidInput, match="^json_schema" + reason):
         tokens.mask("json_schema", json.dumps(schema))
+    with pytest.raises(InvalidInput, match="^grammar" + reason):
+        tokens.mask("grammar", f'start: "a" %json{json.dumps(schema)} "b"')
 
 
 @pytest.mark.parametrize("number", [2**53 - 1, 1 - 2**53, 2**63 - 1, 0, -1.5])
