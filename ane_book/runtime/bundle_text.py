@@ -8,7 +8,7 @@ from typing import Any
 
 from ane_book.bundle import Bundle, manifest
 from ane_book.errors import InvalidBundle, InvalidInput
-from ane_book.text.chat import THINK, Messages, as_messages
+from ane_book.text.chat import Messages, as_messages, thought_tags
 from ane_book.text.process import TextProcess, check_text
 from tokenizers import Tokenizer
 
@@ -76,11 +76,20 @@ class BundleText:
         check_text(texts, "the prompt")
         return self._tokenizer.literal(value, self._control, CUT)
 
+    @cached_property
+    def thought_tags(self) -> tuple[str, str] | None:
+        """The tags around this model's thought, where its chat template has some."""
+        return thought_tags(self._text.chat_template or "")
+
     def thinks(self, token_ids: Sequence[int]) -> bool:
         """Whether an answer to these tokens begins within a thought, as the template opens it."""
-        if THINK not in (self._text.chat_template or ""):
+        if self.thought_tags is None:
             return False
-        return "".join(self.words(token_ids[-len(THINK) - 4 :])).rstrip().endswith(THINK)
+        begin, _ = self.thought_tags
+        last = token_ids[-len(begin) - 4 :]
+        special = {token: text for text, token in self.special_tokens.items()}
+        words = [special.get(id, word) for id, word in zip(last, self.words(last), strict=True)]
+        return "".join(words).rstrip().endswith(begin)
 
     @cached_property
     def _control(self) -> list[int]:

@@ -267,7 +267,8 @@ class Session(BundleText):
                 f"logit_bias: token id {wrong[0]} is outside the vocabulary of {len(known)}"
             )
         fields = {name: getattr(how, name) for name in Sampler.__match_args__ if name != "mask"}
-        mask = how.form and self._grammar_tokens.mask(*how.form, self.thinks(ids))
+        end = self.thought_tags[1] if self.thought_tags and self.thinks(ids) else ""
+        mask = how.form and self._grammar_tokens.mask(*how.form, end)
         return Sampler(**fields, mask=mask)
 
     @cached_property

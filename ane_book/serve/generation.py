@@ -19,7 +19,7 @@ from ane_book.runtime.answer import Result, Stream, common_prefix
 from ane_book.runtime.choosing import Option, choosing
 from ane_book.serve.splitting import Part, Splitting
 from ane_book.text.calls import CallPart
-from ane_book.text.chat import THINK, Messages
+from ane_book.text.chat import Messages
 from ane_book.text.tools import Calling, cut_call, tool_form
 
 __all__ = [
@@ -124,8 +124,7 @@ class ServedSession:
         manifest = session.bundle.manifest
         self._width = manifest.functions[manifest.reading]
         self._asked: list[int] = []  # the last prompt
-        self._template = manifest.tokenizer.chat_template or ""
-        self._form = tool_form(self._template)
+        self._form = tool_form(manifest.tokenizer.chat_template or "")
         self._adapter: Adapter | None = None
 
     def ids(self, ask: Ask, prompt: str | Messages | list[int]) -> list[int]:
@@ -152,19 +151,24 @@ class ServedSession:
             raise InvalidInput("the prompt is empty; give at least one character")
         return ids
 
-    def sampling(self, ask: Ask) -> dict:
-        """The fields of `options.Sampling` for an answer, with the form that calls of tools have
-        to keep."""
-        if not ask.tools:
+    def sampling(self, ask: Ask, ids: list[int]) -> dict:
+        """The fields of `options.Sampling` for an answer to these tokens, with the form that calls
+        of tools have to keep, and the special tokens between its parts."""
+        if not ask.parts:
             return ask.sampling
-        special = self._form.special(self.session.special_tokens)
-        grammar = self._form.grammar(ask.tools, ask.choice, special)
+        known, tags = self.session.special_tokens, self.session.thought_tags
+        special = {tag: known[tag] for tag in tags or () if tag in known}
+        if not ask.tools:
+            return ask.sampling | {"shown": tuple(special)}
+        special |= self._form.special(known)
+        first = None if self.session.thinks(ids) else tags  # the prompt may have opened a thought
+        grammar = self._form.grammar(ask.tools, ask.choice, special, first)
         return ask.sampling | {"grammar": grammar, "shown": tuple(special)}
 
     def splitting(self, ask: Ask, ids: list[int]) -> Splitting:
         """Splits an answer to these tokens into its parts."""
-        marked = ask.parts and THINK in self._template
-        return Splitting(self._form, ask.tools, marked, marked and self.session.thinks(ids))
+        tags = self.session.thought_tags if ask.parts else None
+        return Splitting(self._form, ask.tools, tags, tags is not None and self.session.thinks(ids))
 
     def use(self, adapter: Adapter | None) -> None:
         """Answer with this adapter; nothing is kept of what another one, or none, has computed."""
@@ -189,13 +193,13 @@ def answers(
     session = served.session
     prompts = [served.ids(ask, prompt) for prompt in ask.prompts]
     for ids in prompts:  # runs nothing, but refuses a prompt that does not fit
-        session.stream(ids, reuse_cache=True, **served.sampling(ask))
+        session.stream(ids, reuse_cache=True, **served.sampling(ask, ids))
     yield Started(sum(map(len, prompts)))
     for i, ids in enumerate(prompts):
         for j in range(ask.n):
             index, seed = i * ask.n + j, ask.seed if ask.seed is None else ask.seed + j
             cached = served.keep(ids)
-            how = {"seed": seed, "draft": served.draft, **served.sampling(ask)}
+            how = {"seed": seed, "draft": served.draft, **served.sampling(ask, ids)}
             stream = session.stream(ids, reuse_cache=True, **how)
             splitting = served.splitting(ask, ids)
             drawn = _Drawn(session, stream, how.get("shown", ()))

@@ -11,9 +11,9 @@ from typing import Any
 
 from ane_book.errors import InvalidInput, InvalidType
 
-__all__ = ["DEEPEST", "THINK", "THOUGHT", "Messages", "as_messages", "too_deep"]
+__all__ = ["DEEPEST", "Messages", "as_messages", "thought_tags", "too_deep"]
 
-THINK, THOUGHT = "<think>", "</think>"  # what stands around a model's thought
+THOUGHTS = {"<think>": "</think>", "[THINK]": "[/THINK]"}  # how a thought begins and ends
 DEEPEST = 100  # lists and objects within each other that a stranger may send
 
 #: A conversation: [{"role": "user", "content": "..."}, ...].
@@ -56,6 +56,11 @@ def _plain_message(message, index: int) -> dict:
     if not isinstance(plain["role"], str):
         raise InvalidInput(f"message {index}: its role is not a string")
     return plain
+
+
+def thought_tags(template: str) -> tuple[str, str] | None:
+    """The tags around a model's thought, where its chat template has some."""
+    return next((tags for tags in THOUGHTS.items() if tags[0] in template), None)
 
 
 def too_deep(value: Any) -> bool:
