@@ -59,7 +59,7 @@ def find_cause(
     numbers, constants: what the package stores that may not be the source's, numbers and tensors.
     """
     search = CauseSearch(walk, numbers, constants)
-    for tolerance in (walk.tight, walk.index.tolerance):
+    for tolerance in search.tolerances:
         search.tolerance = tolerance
         if found := search.by_trial():
             return found
@@ -72,6 +72,7 @@ class CauseSearch:
     def __init__(self, walk: Walk, numbers: Numbers, constants: list[tuple[str, np.ndarray]]):
         self.constants = constants
         self.walk, self.numbers, self.tolerance = walk, numbers, walk.index.tolerance
+        self.tolerances = (walk.tight, walk.index.tolerance)
         self.fresh = [value.name for value in walk.fresh]
         self.first = set(self.fresh[:VALUES])
         self.nodes = walk.parted[:NODES]
@@ -128,6 +129,8 @@ class CauseSearch:
         for node in nodes:
             if not changed.keys() & set(node.inputs):
                 continue
+            if any(isinstance(a, np.ndarray) and not a.size for a in changed.values()):
+                return None  # on an empty sequence ONNX Runtime's GRU ends the process
             try:
                 made = self.walk.source.run_node(node, values)
             except Exception:  # of any kind: another shape does not fit
@@ -225,12 +228,14 @@ class CauseSearch:
 
     def by_fit(self) -> Cause | None:
         """A value that is the source's times a number, plus one, or cut off."""
-        for node in self.nodes:
-            for relation, (name, array) in itertools.product(RELATIONS, self._arrays(node)):
-                for value in self.walk.beside(node):
-                    if found := self._fitted(relation, array, value):
-                        kind, text, aligned = found
-                        return Cause(kind, text, node, ValueMatch(name, value, aligned, "", nan))
+        for node, tolerance in itertools.product(self.nodes, self.tolerances):
+            self.tolerance = tolerance
+            for relation, (name, array), value in itertools.product(
+                RELATIONS, self._arrays(node), self.walk.beside(node)
+            ):
+                if found := self._fitted(relation, array, value):
+                    kind, text, aligned = found
+                    return Cause(kind, text, node, ValueMatch(name, value, aligned, "", nan))
         return self._inserted()
 
     def _inserted(self) -> Cause | None:
@@ -263,8 +268,9 @@ class CauseSearch:
                 ours, theirs = value.array.reshape(shape), array.reshape(shape)
             except ValueError:
                 continue
-            found = relation(ours.astype(np.float64), theirs.astype(np.float64), self.tolerance)
-            if found:
+            room = min(self.tolerance, gap(ours, theirs) / 5)  # what says as much without is none
+            found = relation(ours.astype(np.float64), theirs.astype(np.float64), room)
+            if found and room:
                 return *found, value.array.reshape(array.shape)
         return None
 
