@@ -9,6 +9,8 @@ from _quiet import QUIET
 from _quiet_faults import FAULTS, Fault
 from _sources import export, package
 from ane_book.evidence.source import compare_with_source
+import mlprogram
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -84,3 +86,26 @@ def test_a_sound_package_gives_no_alarm(name, half, sources, tmp_path):
         found = compared(name, sources(name, ending), tmp_path, half)
         assert found.equal, str(found)
         assert "what follows the others agrees" in str(found) or found.matched == found.values
+
+
+def test_the_error_of_an_output_is_end_to_end(sources, tmp_path):
+    """Not since the last value that agrees: what running both shows."""
+    fault = FAULTS["softmax: channel scaled"]
+    x = QUIET["softmax"][1]["x"].numpy()
+    np.savez(tmp_path / "x.npz", x=x)
+    path = package(made("softmax", fault), {"x": torch.tensor(x)}, tmp_path / "p.mlpackage", True)
+    found = compare_with_source(path, sources("softmax"), given=tmp_path / "x.npz")
+    (ours,) = mlprogram.open(path, precision="fp32").predict({"x": x}).values()
+    theirs = made("softmax")(torch.tensor(x)).detach().numpy()
+    (error,) = found.errors.values()
+    assert error == pytest.approx(np.abs(ours - theirs).max() / theirs.max(), rel=1e-3)
+    assert f"off by {100 * error:.3g} % of its largest value, end to end" in str(found)
+
+
+def test_a_number_that_half_precision_does_not_round(tmp_path):
+    """coremltools stores a slope in single precision, whatever the precision of the program."""
+    module = nn.Sequential(nn.Conv2d(3, 6, 3), nn.LeakyReLU(0.2), nn.Conv2d(6, 2, 1), nn.Sigmoid())
+    x = {"input": torch.randn(1, 3, 9, 9)}
+    source = export(module.eval(), x, tmp_path / "source.pt2")
+    found = compare_with_source(package(module, x, tmp_path / "p.mlpackage", True), source)
+    assert found.equal and found.matched == found.values, str(found)
