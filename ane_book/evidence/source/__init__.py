@@ -41,7 +41,7 @@ __all__ = ["Parting", "SourceDifference", "compare_with_source"]
 
 #: The largest error of one op in single precision: the order of sums, and in a package of half
 #: precision constants that the converter computed and rounded (a norm folded into a convolution).
-SINGLE, HALF, COMPRESSED = 1e-4, 2e-3, 3e-2
+SINGLE, HALF = 1e-4, 2e-3
 #: The largest error of an output in half precision: 100 roundings in one direction.
 LOST = 0.05
 
@@ -57,6 +57,7 @@ class _Comparison:
     fed: dict[str, np.ndarray] = field(default_factory=dict)  # of the source
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)  # the package's constants among these
+    compressed: set[str] = field(default_factory=set)  # of the package, in fewer than 16 bits
     fault: "images.ImageFault | None" = None
     notes: list[str] = field(default_factory=list)
 
@@ -85,10 +86,10 @@ def compare_with_source(
     run.run(arrays)
     constants, stored = _stored(graph.constants, run)
     allowed = HALF if run.is_half else SINGLE
-    if run.is_compressed and not stored:
-        allowed = COMPRESSED
     one = _Comparison(run, graph, allowed if tolerance is None else tolerance, arrays)
     one.constants, one.stored = constants, stored
+    if tolerance is None:
+        one.compressed = run.compressed
     _feed(one, pairs, pixels, channels)
     on = str(given) if given else f"random inputs, seed {seed}"
     found = _compared(one)
@@ -106,7 +107,7 @@ def _stored(
     A constant stands for the source's if it is near in some order of axes, and if its rows are no
     larger or smaller on the whole: rounding and quantisation are so, and a wrong scale is not.
     """
-    half, room = run.is_half, 0.2 if run.is_compressed else HALF
+    half, room = run.is_half, 0.2 if run.compressed else HALF
     stored = [(n, array, summarise(array)) for n, array in run.constants() if array.size > 1]
     found, names = {}, set()
     for name, array in constants.items():
@@ -160,9 +161,12 @@ def _compared(one: _Comparison) -> SourceDifference:
         ends: dict[str, PackageValue | None] = dict.fromkeys(theirs.inputs[:2])
     else:
         ends = _ends(one, ours is not None)
-    walk = Walk(one.source, index, one.fed, one.constants, ends, one.stored, one.run.is_half)
+    walk = Walk(
+        one.source, index, one.fed, one.constants, ends, one.stored, one.run.is_half,
+        one.compressed,
+    )  # fmt: skip
     found = SourceDifference(
-        one.tolerance, len(walk.matches), len(walk.own) + len(one.fed), len(one.run.values),
+        walk.loosest, len(walk.matches), len(walk.own) + len(one.fed), len(one.run.values),
         notes=one.notes, errors=_errors(one, walk),
         made={name: match.package.name for name, match in walk.matches.items()},
     )  # fmt: skip

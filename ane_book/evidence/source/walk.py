@@ -12,7 +12,7 @@ package has do not show it: a softmax of small numbers, an argmax or a norm agre
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from ane_book.evidence.source.graph import SourceGraph, SourceNode
@@ -32,6 +32,9 @@ __all__ = ["Walk", "rounded"]
 
 #: The largest error of an op of which nothing was rounded: only the order of sums differs.
 TIGHT = 5e-5
+#: The largest error of an op whose weights are stored in fewer than 16 bits, where it is not seen
+#: that they are the source's.
+COMPRESSED = 3e-2
 #: How far a value is put off to see whether what follows shows it, in tolerances of an op.
 NUDGE = 5
 EXACT = 2e-7  # an error of single precision
@@ -56,7 +59,8 @@ class Walk:
     values: every value of the source. matches: of those that the package has. live: the names that
     depend on an input. ends: each output of the source that is compared, and the package's value
     that has to equal it (None: any value may). stored: the package's constants that the
-    source computes with as well. half: whether numbers are stored in half precision.
+    source computes with as well. half: whether numbers are stored in half precision. compressed:
+    its constants in fewer bits. loosest: the largest error of an op that is no fault.
     """
 
     def __init__(
@@ -68,9 +72,12 @@ class Walk:
         ends: Mapping[str, PackageValue | None],
         stored: Collection[str] = (),
         half: bool = False,
+        compressed: Collection[str] = (),
     ):
         self.source, self.index, self.ends = source, index, dict(ends)
         self.stored, self.half = set(stored), half
+        self.compressed = set(compressed) - self.stored
+        self.loosest = max(index.tolerance, COMPRESSED if self.compressed else 0)
         self.values: dict[str, Any] = dict(constants) | dict(inputs)
         self.own: dict[str, Any] = {}  # what a node made, before the package's stood in its place
         self.matches: dict[str, ValueMatch] = {}
@@ -143,17 +150,25 @@ class Walk:
     def _find(self, name: str, array: np.ndarray) -> ValueMatch | None:
         """The package's value, exact but for the order of sums; roughly, where there is a reason.
         """
-        close = self.index.find(name, array, tolerance=self.tight)
-        return close or self.index.find(name, array, self._is_rounded)
+        for room in sorted({self.tight, self.index.tolerance, self.loosest}):
+            if found := self.index.find(name, array, partial(self._allows, room), room):
+                return found
+        return None
+
+    def _allows(self, room: float, value: PackageValue) -> bool:
+        return room <= self.tight or self._room(value) >= room
 
     @property
     def tight(self) -> float:
         return min(TIGHT, self.index.tolerance)
 
-    def _is_rounded(self, value: PackageValue) -> bool:
-        """Whether behind a value of the package, and past none that agrees, is a constant that the
-        converter may have computed or rounded, and the source has not."""
-        return any(not self.stored.issuperset(each.constants) for each in self._behind(value)[1])
+    def _room(self, value: PackageValue) -> float:
+        """How far a value of the package may be off: by what the converter may have computed,
+        rounded or compressed behind it and past none that agrees, and the source has not."""
+        constants = {name for each in self._behind(value)[1] for name in each.constants}
+        if constants & self.compressed:
+            return self.loosest
+        return self.index.tolerance if constants - self.stored else self.tight
 
     def _behind(self, value: PackageValue) -> tuple[set[str], list[PackageValue]]:
         """The values of the package that agree and that one is made of; and what lies between, the
@@ -176,7 +191,8 @@ class Walk:
             array = self.values[name]
         if end is None or (name in self.own and name not in self.matches):
             return name in self.matches
-        return align(array, end.array, self.index.tolerance, reorder=False) is not None
+        room = max(self.index.tolerance, self.matches[name].error if name in self.matches else 0)
+        return align(array, end.array, room, reorder=False) is not None
 
     def _open(self) -> set[str]:
         """The values from which a path leads to an output that parts, past no value that agrees."""
@@ -222,7 +238,7 @@ class Walk:
         if array.dtype.kind != "f":
             return True
         largest = float(np.abs(array).max(initial=0, where=array > MASKED)) or 1.0
-        size = NUDGE * self.index.tolerance * min(largest, LARGEST)
+        size = NUDGE * self.loosest * min(largest, LARGEST)
         noise = np.random.default_rng(0).uniform(-size, size, array.shape)
         nudged = np.where(array > MASKED, array + noise, array).astype(array.dtype)
         if array.min(initial=0) >= 0:  # for a root or a logarithm
@@ -239,8 +255,7 @@ class Walk:
         otherwise, and what follows in the package follows from it."""
         array = self.own[name]
         for value in self.beside(self.makers[name]):
-            room = self.index.tolerance if self._is_rounded(value) else self.tight
-            if value.array.size != array.size or align(array, value.array, room):
+            if value.array.size != array.size or align(array, value.array, self._room(value)):
                 continue
             agree = self._following({name: nearest(value.array, array)})[0]
             if agree and all(
