@@ -28,7 +28,7 @@ TOLERANCE = 0.01
 #: What is said where nothing inside of the two is compared.
 OUTPUTS_ALONE = (
     "outputs alone are compared, and a softmax, an argmax or a norm at the end hides what is wrong "
-    "before it; `ane-book diff PACKAGE --source`, of the library ane_book, compares op by op"
+    "before it; compare with another program, or with the source op by op"
 )
 
 #: What coremltools appends to the names of values that it casts to half precision.
