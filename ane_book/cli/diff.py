@@ -71,7 +71,8 @@ def diff_command(
     """Show where two packages, or a package and its source, part.
 
     Without either, A is compared with itself in single precision, or with --backend in another
-    runtime. Exit code 0: every output is equal within the tolerance; 1: it is not.
+    runtime. Exit code 0: every output is equal within the tolerance, with --source every op as
+    well; 1: it is not.
     """
     from ane_book.evidence.inspect import refuse_bundle, refuse_weights
 

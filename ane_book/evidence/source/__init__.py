@@ -27,7 +27,6 @@ from ane_book.evidence.source.graph import SourceGraph, SourceNode, open_source
 from ane_book.evidence.source.match import (
     PackageValue,
     ValueIndex,
-    ValueMatch,
     align,
     summarise,
 )
@@ -42,7 +41,7 @@ __all__ = ["Parting", "SourceDifference", "compare_with_source"]
 
 #: The largest error of one op in single precision: the order of sums, and in a package of half
 #: precision constants that the converter computed and rounded (a norm folded into a convolution).
-SINGLE, HALF, COMPRESSED = 1e-4, 2e-3, 3e-2
+SINGLE, HALF = 1e-4, 2e-3
 #: The largest error of an output in half precision: 100 roundings in one direction.
 LOST = 0.05
 
@@ -58,6 +57,7 @@ class _Comparison:
     fed: dict[str, np.ndarray] = field(default_factory=dict)  # of the source
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)  # the package's constants among these
+    compressed: set[str] = field(default_factory=set)  # of the package, in fewer than 16 bits
     fault: "images.ImageFault | None" = None
     notes: list[str] = field(default_factory=list)
 
@@ -88,10 +88,10 @@ def compare_with_source(
     run.run(arrays)
     constants, stored = _stored(graph.constants, run)
     allowed = HALF if run.is_half else SINGLE
-    if run.is_compressed and not stored:
-        allowed = COMPRESSED
     one = _Comparison(run, graph, allowed if tolerance is None else tolerance, arrays)
     one.constants, one.stored = constants, stored
+    if tolerance is None:
+        one.compressed = run.compressed
     _feed(one, pairs, pixels, channels)
     on = str(given) if given else f"random inputs, seed {seed}"
     found = _compared(one)
@@ -109,7 +109,7 @@ def _stored(
     A constant stands for the source's if it is near in some order of axes, and if its rows are no
     larger or smaller on the whole: rounding and quantisation are so, and a wrong scale is not.
     """
-    half, room = run.is_half, 0.2 if run.is_compressed else HALF
+    half, room = run.is_half, 0.2 if run.compressed else HALF
     stored = [(n, array, summarise(array)) for n, array in run.constants() if array.size > 1]
     found, names = {}, set()
     for name, array in constants.items():
@@ -163,10 +163,13 @@ def _compared(one: _Comparison) -> SourceDifference:
         ends: dict[str, PackageValue | None] = dict.fromkeys(theirs.inputs[:2])
     else:
         ends = _ends(one, ours is not None)
-    walk = Walk(one.source, index, one.fed, one.constants, ends, one.stored, one.run.is_half)
+    walk = Walk(
+        one.source, index, one.fed, one.constants, ends, one.stored, one.run.is_half,
+        one.compressed,
+    )  # fmt: skip
     found = SourceDifference(
-        one.tolerance, len(walk.matches), len(walk.own) + len(one.fed), len(one.run.values),
-        notes=one.notes, errors=_errors(walk),
+        walk.loosest, len(walk.matches), len(walk.own) + len(one.fed), len(one.run.values),
+        notes=one.notes, errors=_errors(one, walk),
         made={name: match.package.name for name, match in walk.matches.items()},
     )  # fmt: skip
     if ours is not None:
@@ -207,15 +210,23 @@ def _clean(name: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
 
 
-def _errors(walk: Walk) -> dict[str, float]:
-    """The error of each output, on the package's own values before it."""
+def _errors(one: _Comparison, walk: Walk) -> dict[str, float]:
+    """The error of each output from what the source makes of its own values, weights included."""
+    values: dict[str, Any] = dict(one.source.constants) | one.fed
+    for node in one.source.nodes:
+        values |= one.source.run_node(node, values)
     found = {}
     for name, end in walk.ends.items():
-        match, array = walk.matches.get(name), walk.own.get(name, walk.values.get(name))
-        if end is not None and isinstance(array, np.ndarray):
-            found[name] = diff({"y": end.array}, {"y": array}, {}).outputs[0].error
-        else:
-            found[name] = match.error if match else inf
+        match, array = walk.matches.get(name), values[name]
+        ours = end.array if end else match.aligned if match else None
+        if ours is None or not isinstance(array, np.ndarray):
+            found[name] = inf
+            continue
+        found[name] = diff({"y": ours}, {"y": array}, {}).outputs[0].error
+        if end and (ours.dtype.kind == "f") != (array.dtype.kind == "f"):
+            one.notes.append(
+                f"output {name!r} is {ours.dtype} in the package and {array.dtype} in the source"
+            )
     return found
 
 
@@ -263,8 +274,12 @@ def _of_node(one: _Comparison, walk: Walk, parted: list[SourceNode]) -> Parting:
         agree = walk.agreeing([cause.node]) or walk.agreeing(parted[:1])
         return Parting(cause.node, match.package, gap, agree, cause.kind, cause.text)
     agree = walk.agreeing(parted[:1])
-    value, array = _counterpart(walk, parted[0], agree)
-    apart = diff({"y": value.array}, {"y": array}, {}).outputs[0] if value is not None else None
+    value, array = _counterpart(walk, parted[0])
+    if value is None:
+        text = "no op of the package makes anything of what it reads that the source has not: it " \
+            "is left out, or a constant stands in its place"
+        return Parting(parted[0], None, None, agree, "missing", text)
+    apart = diff({"y": value.array}, {"y": array}, {}).outputs[0]
     return Parting(parted[0], value, apart, agree)
 
 
@@ -277,15 +292,15 @@ def _small_constants(run: PackageRun) -> list[float]:
     return [x for x in found if np.isfinite(x) and x][:400]
 
 
-def _counterpart(
-    walk: Walk, node: SourceNode, agree: list[ValueMatch]
-) -> tuple[PackageValue | None, np.ndarray]:
-    """What the package has in the place of a node's result: of its size the nearest, else the next.
-    """
-    array: Any = next((walk.own[n] for n in node.outputs if n in walk.own), np.zeros(0))
-    fresh = walk.fresh()
-    after = walk.index.after(match.package.name for match in agree)
-    near = [v for v in walk.index.values if v.name in fresh and (not after or v.name in after)]
+def _counterpart(walk: Walk, node: SourceNode) -> tuple[PackageValue | None, np.ndarray]:
+    """What the package makes of the values that a node reads: of its size the nearest, else the
+    next. None if it makes nothing of them that the source has not as well."""
+    name = next((name for name in node.outputs if name in walk.own), None)
+    if name is None:
+        return next(iter(walk.beside(node)), None), np.zeros(0)
+    array: Any = walk.own[name]
+    found = walk.stand_in(name) if name in walk.hidden else None
+    near = [found] if found is not None else walk.beside(node)
     same = [v for v in near if v.array.size == array.size]
     if same:
         flat = array.reshape(-1).astype(np.float64)

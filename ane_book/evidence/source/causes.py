@@ -59,11 +59,11 @@ def find_cause(
     numbers, constants: what the package stores that may not be the source's, numbers and tensors.
     """
     search = CauseSearch(walk, numbers, constants)
-    for tolerance in (walk.tight, walk.index.tolerance):
+    for tolerance in search.tolerances:
         search.tolerance = tolerance
-        if found := search.by_trial() or search.by_fit():
+        if found := search.by_trial():
             return found
-    return None
+    return search.by_fit()
 
 
 class CauseSearch:
@@ -72,9 +72,9 @@ class CauseSearch:
     def __init__(self, walk: Walk, numbers: Numbers, constants: list[tuple[str, np.ndarray]]):
         self.constants = constants
         self.walk, self.numbers, self.tolerance = walk, numbers, walk.index.tolerance
-        self.fresh = walk.fresh()
-        first = [value.name for value in walk.index.values if value.name in self.fresh]
-        self.first = set(first[:VALUES])
+        self.tolerances = (walk.tight, walk.index.tolerance)
+        self.fresh = [value.name for value in walk.fresh]
+        self.first = set(self.fresh[:VALUES])
         self.nodes = walk.parted[:NODES]
         sizes = [walk.own[n].size for n in self.nodes[0].outputs if n in walk.own]
         self.smallest = min(sizes, default=ELEMENTS)
@@ -129,6 +129,8 @@ class CauseSearch:
         for node in nodes:
             if not changed.keys() & set(node.inputs):
                 continue
+            if any(isinstance(a, np.ndarray) and not a.size for a in changed.values()):
+                return None  # on an empty sequence ONNX Runtime's GRU ends the process
             try:
                 made = self.walk.source.run_node(node, values)
             except Exception:  # of any kind: another shape does not fit
@@ -226,14 +228,14 @@ class CauseSearch:
 
     def by_fit(self) -> Cause | None:
         """A value that is the source's times a number, plus one, or cut off."""
-        for relation in (_clipped, _scaled, _shifted, _scaled_by_channel):
-            for node, (name, array) in itertools.chain.from_iterable(
-                zip(itertools.repeat(n), self._arrays(n)) for n in self.nodes
+        for node, tolerance in itertools.product(self.nodes, self.tolerances):
+            self.tolerance = tolerance
+            for relation, (name, array), value in itertools.product(
+                RELATIONS, self._arrays(node), self.walk.beside(node)
             ):
-                for value in self.walk.index.of_size(array.size):
-                    if value.name in self.fresh and (found := self._fitted(relation, array, value)):
-                        kind, text, aligned = found
-                        return Cause(kind, text, node, ValueMatch(name, value, aligned, "", nan))
+                if found := self._fitted(relation, array, value):
+                    kind, text, aligned = found
+                    return Cause(kind, text, node, ValueMatch(name, value, aligned, "", nan))
         return self._inserted()
 
     def _inserted(self) -> Cause | None:
@@ -247,7 +249,9 @@ class CauseSearch:
                 (_clipped, _scaled, _shifted), self.walk.index.of_size(array.size)
             ):
                 found = self._fitted(relation, array, value) if value.name in self.first else None
-                if found and not found[1].startswith("the source"):
+                if not found or found[1].startswith("the source"):
+                    continue
+                if self._follow({name: np.asarray(found[2], array.dtype)}, self.window):
                     match = ValueMatch(name, value, found[2], "", nan)
                     return Cause(found[0], f"{found[1]}, after it", makers[0], match)
         return None
@@ -264,8 +268,9 @@ class CauseSearch:
                 ours, theirs = value.array.reshape(shape), array.reshape(shape)
             except ValueError:
                 continue
-            found = relation(ours.astype(np.float64), theirs.astype(np.float64), self.tolerance)
-            if found:
+            room = min(self.tolerance, gap(ours, theirs) / 5)  # what says as much without is none
+            found = relation(ours.astype(np.float64), theirs.astype(np.float64), room)
+            if found and room:
                 return *found, value.array.reshape(array.shape)
         return None
 
@@ -324,3 +329,7 @@ def _clipped(ours: np.ndarray, theirs: np.ndarray, tolerance: float):
             return "limits", f"the {who}'s values are cut off at {low:.6g} and {high:.6g}, the " \
                 f"other's are {float(whole.min()):.6g} to {float(whole.max()):.6g}"
     return None
+
+
+#: What a package's values may be of a source's, the simplest first.
+RELATIONS = (_clipped, _scaled, _shifted, _scaled_by_channel)

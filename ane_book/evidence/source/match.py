@@ -18,7 +18,7 @@ from math import inf, prod
 
 import numpy as np
 
-__all__ = ["PackageValue", "ValueIndex", "ValueMatch", "align", "gap"]
+__all__ = ["PackageValue", "ValueIndex", "ValueMatch", "align", "gap", "nearest"]
 
 MASKED = -9e3
 LARGEST = 65504.0  # of half precision
@@ -156,6 +156,19 @@ def _ordered(
                 yield back.reshape(source.shape), f"as {tuple(shape)}, its axes by {order}"
 
 
+def nearest(package: np.ndarray, source: np.ndarray) -> np.ndarray:
+    """A package's numbers in a source's shape, in the order of axes that is nearest to it."""
+    mine, theirs = ([size for size in array.shape if size != 1] for array in (package, source))
+    places = np.linspace(0, source.size - 1, min(SAMPLE, source.size)).astype(int)
+    wanted = _clean(source.flat[places])[0]
+
+    def distance(array: np.ndarray) -> float:
+        return float(np.abs(_clean(array.flat[places])[0] - wanted).sum())
+
+    found = min((array for array, _ in _ordered(source, package, mine != theirs)), key=distance)
+    return np.asarray(found, source.dtype)
+
+
 class ValueIndex:
     """The values of a package's run, to be found by their numbers."""
 
@@ -188,14 +201,6 @@ class ValueIndex:
 
     def of_size(self, size: int) -> list[PackageValue]:
         return self._by_size[size]
-
-    def after(self, names: Iterable[str]) -> set[str]:
-        """The values that were made of these, directly or not."""
-        made = set(names)
-        for value in self.values:
-            if made.intersection(value.operands):
-                made.add(value.name)
-        return made
 
 
 def informative(array: np.ndarray) -> bool:

@@ -53,11 +53,10 @@ class PackageRun:
         return "fp16" in set(types)
 
     @property
-    def is_compressed(self) -> bool:
-        """Whether weights are stored in fewer than 16 bits."""
-        return any(
-            operation.type.startswith("constexpr_") for operation in self.operations(constant=True)
-        )
+    def compressed(self) -> set[str]:
+        """The names of weights that are stored in fewer than 16 bits."""
+        found = (o for o in self.operations(constant=True) if o.type.startswith("constexpr_"))
+        return {name for operation in found for name, _ in operation.outputs}
 
     def operations(self, constant: bool = False) -> Iterator[Operation]:
         """The ops of all programs that compute, or those that are constants."""

@@ -66,8 +66,9 @@ class SourceDifference:
     """The result of a comparison.
 
     matched: values of the source that the package has, of `values`; package_values: those that the
-    package has. errors: of each output, in single precision; half: of each in half precision, as
-    far from single precision. made: the package's name of each value of the source that it has.
+    package has. errors: of each output, end to end and in single precision; half: of each in half
+    precision, as far from single precision. made: the package's name of each value of the source
+    that it has.
     """
 
     tolerance: float
@@ -108,8 +109,15 @@ class SourceDifference:
             f"half precision takes {name!r} {percent(error)} away from single precision"
             for name, error in self.half.items()
         ]
-        return [*rows, "the package computes what its source computes" if self.equal else
-                "the package and its source part"]  # fmt: skip
+        return [*rows, self._verdict()]
+
+    def _verdict(self) -> str:
+        count = f"{self.matched:,} of its {self.values:,} values are in the package"
+        if not self.equal:
+            return f"the package and its source part; {count}"
+        if self.matched < self.values:
+            count += ", and what follows the others agrees"
+        return f"the package computes what its source computes: {count}"
 
     def facts(self) -> dict[str, Any]:
         found: dict[str, Any] = dict(self.sides)
@@ -128,7 +136,9 @@ class SourceDifference:
 def _said(error: float) -> str:
     if not error:
         return "equal"
-    return f"off by {percent(error)} of its largest value" if isfinite(error) else "not found"
+    if not isfinite(error):
+        return "not found, or of another shape"
+    return f"off by {percent(error)} of its largest value, end to end"
 
 
 def _plain(value: Any) -> Any:

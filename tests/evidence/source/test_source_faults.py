@@ -174,4 +174,5 @@ def test_a_sound_package_gives_no_alarm(name, ending, half, sources, tmp_path):
     path = package(made(name), NETWORKS[name][1], tmp_path / "sound.mlpackage", half)
     held = compare_with_source(path, sources(name, ending), trust_source=True)
     assert held.equal, str(held)
-    assert max(held.errors.values()) < 1e-4
+    assert max(held.errors.values()) < (1e-3 if half else 1e-4)
+    assert f"{held.matched:,} of its {held.values:,} values are in the package" in str(held)

@@ -7,6 +7,8 @@ import coremltools as ct
 from coremltools.optimize import coreml as cto
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 RANDOM = np.random.default_rng(9)
 
@@ -79,6 +81,21 @@ def compressed(tmp_path, module, how):
         small = cto.palettize_weights(model, cto.OptimizationConfig(settings))
     small.save(str(tmp_path / "small.mlpackage"))
     return tmp_path / "small.mlpackage"
+
+
+def test_a_norm_that_is_folded_into_compressed_weights(tmp_path):
+    """The source has no such weights, so that they cannot be seen to be its own."""
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    module[1].running_var.uniform_(0.05, 4)
+    x = {"input": torch.randn(1, 3, 12, 12)}
+    source = export(module.eval(), x, tmp_path / "source.pt2")
+    path = package(module, x, tmp_path / "plain.mlpackage", True)
+    model = ct.models.MLModel(str(path), skip_model_load=True)
+    settings = cto.OpPalettizerConfig(mode="uniform", nbits=6, weight_threshold=16)
+    small = cto.palettize_weights(model, cto.OptimizationConfig(settings))
+    small.save(str(tmp_path / "small.mlpackage"))
+    found = compare_with_source(tmp_path / "small.mlpackage", source, trust_source=True)
+    assert found.equal and found.matched == found.values - 1, str(found)
 
 
 @pytest.mark.parametrize("how", ["int8", "palette"])

@@ -147,6 +147,38 @@ def test_flattened_in_the_other_layout(tmp_path):
     assert found.first.kind == "layout" and found.first.node.op.startswith("permute"), str(found)
 
 
+class Divided(nn.Module):
+    def forward(self, a, b):
+        return torch.div(a, b, rounding_mode="floor")
+
+
+def test_whole_numbers_that_become_floating_point(tmp_path):
+    """https://github.com/apple/coremltools/issues/2733: the numbers are equal, and the types are
+    not."""
+    inputs = {"a": torch.tensor([10, -10, 7, -7]).int(), "b": torch.tensor([3, 3, 2, 2]).int()}
+    source = export(Divided(), inputs, tmp_path / "source.pt2")
+    path = package(Divided(), inputs, tmp_path / "p.mlpackage", False)
+    found = compare_with_source(path, source, trust_source=True)
+    assert found.equal, str(found)
+    assert found.notes == ["output 'div' is float32 in the package and int32 in the source"]
+
+
+class Remainder(nn.Module):
+    def forward(self, x):
+        y = 2 * x
+        return (torch.sin(y) % 1 + 0 * y).sum(-1)
+
+
+def test_an_op_that_is_folded_away_is_not_paired_with_the_next(tmp_path):
+    """https://github.com/apple/coremltools/issues/2836: x % 1 becomes zeros, which no op makes."""
+    x = {"x": torch.linspace(0.1, 3, 12).reshape(2, 6)}
+    source = export(Remainder(), x, tmp_path / "source.pt2")
+    path = package(Remainder(), x, tmp_path / "p.mlpackage", False)
+    found = compare_with_source(path, source, trust_source=True)
+    assert found.first.node.op == "remainder.Scalar", str(found)
+    assert found.first.value is None and found.first.kind == "missing"
+
+
 IMAGES = pytest.mark.parametrize(
     ("thread", "scale", "bias", "color", "kind"),
     [

@@ -162,6 +162,14 @@ class TestOtherSides:
         assert diff(network, converted("FLOAT32"), {"x": X}, tolerance=1e-5).equal
         assert not diff(converted("FLOAT32"), Shifted().eval(), {"x": X}).equal
 
+    def test_outputs_alone_are_said_to_be_compared(self, converted, network):
+        """Of a module nothing before its outputs is known, and their end may hide what is wrong."""
+        found = diff(converted("FLOAT32"), network, {"x": X})
+        assert any("outputs alone are compared" in note for note in found.notes)
+        assert str(found).endswith("within the tolerance; nothing before them was compared")
+        half = converted("FLOAT16")
+        assert "alone" not in str(diff(half.plain(), half.plain("fp32"), {"x": X}))
+
     def test_a_module_in_training_mode(self, converted):
         with pytest.raises(InvalidInput, match=r"call its eval\(\)"):
             diff(converted("FLOAT32"), Network().train(), {"x": X})

@@ -10,7 +10,7 @@ from mlprogram import MLProgram
 from mlprogram.kernels import native
 from mlprogram.run import record
 from mlprogram.run.asked import NotNative
-from mlprogram.run.calls import Constant
+from mlprogram.run.calls import ConstantMemory
 from mlprogram.run.states import States, update_state
 from mlprogram.run.stretches import NativeStretch
 import numpy as np
@@ -119,7 +119,7 @@ def test_a_copy_that_torch_calls_a_view_is_not_recorded():
             x.t().contiguous()
         with recorder:
             copy = constant.contiguous()
-    assert isinstance(recorder.owner(copy), Constant) and recorder.owner(x.t()).tensor is x
+    assert isinstance(recorder.owner(copy), ConstantMemory) and recorder.owner(x.t()).tensor is x
 
 
 def test_values_that_shrink_as_a_size_grows(same):

@@ -6,7 +6,7 @@ from functools import cached_property
 from mlprogram.run.plan import Step
 from torch import Tensor
 
-__all__ = ["Constant", "KernelCall", "Place", "Region", "Written"]
+__all__ = ["ConstantMemory", "KernelCall", "Place", "Region", "Written"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Constant:
+class ConstantMemory:
     """Memory that is the same in every call: of a weight, or of what was computed from constants
     when a step was recorded. owner: what it lives with; a table has only its address."""
 
@@ -44,7 +44,7 @@ class Written:
 
 
 #: Memory, by its owner, and an offset in it; or numbers, to be pointed at; or nothing and a number.
-Place = tuple[Region | Constant | Written | tuple[int, ...] | None, int]
+Place = tuple[Region | ConstantMemory | Written | tuple[int, ...] | None, int]
 
 
 @dataclass

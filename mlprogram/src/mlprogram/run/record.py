@@ -23,7 +23,7 @@ from mlprogram.run.asked import (
     entry_of,
     merged_axes,
 )
-from mlprogram.run.calls import Constant, KernelCall, Place, Region, Written
+from mlprogram.run.calls import ConstantMemory, KernelCall, Place, Region, Written
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step
 from mlprogram.run.slices import record_slice
 import numpy as np
@@ -227,9 +227,9 @@ class Recorder(TorchDispatchMode):
         """The memory that a tensor lies in; None if it is a constant."""
         return self.by_address.get(tensor.untyped_storage().data_ptr())
 
-    def owner(self, tensor: Tensor) -> Region | Constant:
+    def owner(self, tensor: Tensor) -> Region | ConstantMemory:
         """The memory that a tensor lies in."""
-        return self.region(tensor) or Constant(tensor.untyped_storage().data_ptr(), tensor)
+        return self.region(tensor) or ConstantMemory(tensor.untyped_storage().data_ptr(), tensor)
 
     def origin(self, tensor: Tensor) -> tuple[Region | None, int]:
         """The memory that a tensor lies in now, and at which byte of it."""
@@ -247,7 +247,7 @@ class Recorder(TorchDispatchMode):
             return given.words, 0
         if given is None:
             return None, 0
-        return Constant(given.address, given), 0
+        return ConstantMemory(given.address, given), 0
 
     # --- calls --------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from mlprogram.analysis.aliases import uses
 from mlprogram.kernels import native
 from mlprogram.kernels.native.threads import threads
 from mlprogram.run.asked import NotNative
-from mlprogram.run.calls import Constant, KernelCall, Region, Written
+from mlprogram.run.calls import ConstantMemory, KernelCall, Region, Written
 from mlprogram.run.copies import change_in_place
 from mlprogram.run.lines import Line, Row, is_straight
 from mlprogram.run.plan import ExecutionPlan, Name, Step
@@ -72,7 +72,7 @@ class NativeStretch:
         last = recorders[-1]
         self.steps, self.made = last.steps, made
         named = (b for r in recorders for call in r.calls for b, _ in call.arguments)
-        self.owners = [*{b: b.owner for b in named if isinstance(b, Constant)}.values()]
+        self.owners = [*{b: b.owner for b in named if isinstance(b, ConstantMemory)}.values()]
         bases = self._number(last)
         sizes = [
             max(b.bytes for b in same) for same in zip(*[r.regions for r in recorders], strict=True)
@@ -127,7 +127,7 @@ class NativeStretch:
                     words += [self._table, 8 * (length + len(tail))]
                     tail += b
                 else:
-                    base, begin = (0, b.address) if isinstance(b, Constant) else addresses[b]
+                    base, begin = (0, b.address) if isinstance(b, ConstantMemory) else addresses[b]
                     words += [base, begin + offset]
         self._length = length
         regions = [[recorder.regions[b.index].tensor for b in some] for some in self._ordered]

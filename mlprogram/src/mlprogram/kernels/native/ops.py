@@ -124,7 +124,7 @@ def layer_norm(
 
     def run(x: Tensor) -> Tensor:
         y = torch.empty(shape, dtype=dtype)
-        function(x, y, *factors, outer, size, inner, epsilon, half)
+        function(x, y, factors[0], factors[1], outer, size, inner, epsilon, half)
         return y
 
     return run
@@ -150,8 +150,9 @@ def rms_norm(
     def run(x: Tensor) -> Tensor:
         y = torch.empty(x.shape, dtype=dtype)
         outer = x.numel() // (size * inner)
-        sizes = outer, size, inner
-        function(x, y, factors, *sizes, added, epsilon, half, rounding, threads())
+        function(
+            x, y, factors, outer, size, inner, added, epsilon, half, rounding, threads()
+        )  # fmt: skip
         return y
 
     return run
@@ -179,8 +180,10 @@ def gather(axis: int, wraps: bool) -> Callable[[Tensor, Tensor], Tensor | None]:
     def run(x: Tensor, indices: Tensor) -> Tensor | None:
         before, after = x.shape[:axis], x.shape[axis + 1 :]
         y = torch.empty((*before, *indices.shape, *after), dtype=x.dtype)
-        sizes = prod(before), x.shape[axis], prod(after) * x.itemsize, indices.numel()
-        outside = function(x, indices, y, *sizes, TYPES[indices.dtype], wraps)
+        outside = function(
+            x, indices, y, prod(before), x.shape[axis], prod(after) * x.itemsize,
+            indices.numel(), TYPES[indices.dtype], wraps,
+        )  # fmt: skip
         return None if outside else y
 
     return run
@@ -306,8 +309,10 @@ def _einsum_of_many(
             steps = _steps(x)
         y = y if y.stride(-1) == 1 else y.contiguous()
         out = torch.empty((*x_shape[:-1], columns), dtype=dtype)
-        sizes = heads, rows, depth, columns
-        function(x, y, out, *sizes, *steps[-3:], *y.stride()[-3:-1], half, threads())
+        function(
+            x, y, out, heads, rows, depth, columns, *steps[-3:], *y.stride()[-3:-1], half,
+            threads(),
+        )  # fmt: skip
         return out
 
     return run
