@@ -6,7 +6,6 @@ A node without a form in MIL raises an error that names the node, its inputs, an
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-import re
 from typing import TYPE_CHECKING, Any, get_args
 
 from ane_book.errors import InvalidWeights, UnsupportedOp
@@ -31,7 +30,7 @@ if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto
     from onnx.defs import OpSchema
 
-__all__ = ["GraphWalk", "NeedsConstant"]
+__all__ = ["GraphWalk", "NeedsConstant", "accepted"]
 
 Inputs = Sequence[Value | None]
 
@@ -227,8 +226,7 @@ class GraphWalk:
 
     def name(self, asked: str) -> str:
         """Make a unique name that Core ML accepts."""
-        plain = re.sub(r"[^A-Za-z0-9_]", "_", asked)
-        plain = plain if re.match("[A-Za-z_]", plain) else f"_{plain}"
+        plain = accepted(asked)
         unique, count = plain, 1
         while unique in self._names:
             count += 1
@@ -244,6 +242,13 @@ class GraphWalk:
             if v is not None
         ]
         return f"{self.path}: {describe(node, '; '.join(operands))}: Core ML is not given {why}"
+
+
+def accepted(name: str) -> str:
+    """The name as coremltools writes it, which replaces what is no identifier of Core ML's."""
+    from coremltools.converters.mil.mil.passes.defs.preprocess import NameSanitizer
+
+    return NameSanitizer(prefix="var_").sanitize_name(name)
 
 
 def _near(node: "NodeProto") -> str:
