@@ -5,6 +5,7 @@ becomes int32, and a scalar gets shape (1,).
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from ane_book.onnx.file import dimensions
 from ane_book.onnx.graph.ops import Unsayable
 from ane_book.onnx.graph.ops._common import (
     MOST_AXES,
+    MOST_NUMBERS,
     Var,
     in_mil,
     is_bool,
@@ -130,10 +132,10 @@ def _declared(
             f"{where} has shape {_listed(declared)}; Core ML's graph is built for known sizes: "
             f"give them, as in --shape {feature.name}={example}"
         )
-    if len(numbers) > MOST_AXES or any(size < 1 for size in numbers):
+    if len(numbers) > MOST_AXES or min(numbers, default=1) < 1 or prod(numbers) > MOST_NUMBERS:
         raise UnsupportedModel(
             f"{where} has shape {_listed(sizes)}; Core ML takes tensors of rank 1 to {MOST_AXES} "
-            "that are not empty"
+            f"that are not empty, of up to {MOST_NUMBERS:,} numbers"
         )
     return dtype, tuple(numbers)
 
