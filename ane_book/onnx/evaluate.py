@@ -1,6 +1,6 @@
 """Constant folding of a node with known operands, by onnx's own reference evaluator."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,13 @@ SMALL = 64  # numbers of an operand that may be sizes
 #: With more than 64 elements onnx.reference takes one element of a row, and of the wrong axis; the
 #: others, as all that move a window, it computes one number at a time, or with large matrices.
 LEFT_OUT = {"DFT", "GatherElements", "GridSample", "Resize", "RoiAlign", "STFT"}
+
+#: Operators whose result onnx does not infer -> its size. It counts in int64, which wraps, or dies.
+SIZES: dict[str, Callable[..., int]] = {
+    "GatherND": lambda x, at: at.size // at.shape[-1] * prod(x.shape[at.shape[-1] :]),
+    "LayerNormalization": lambda x, *others: x.size,
+    "Range": lambda start, limit, delta: abs(int((limit.item() - start.item()) / delta.item())),
+}
 
 
 class NotComputed(Exception):
@@ -55,9 +62,8 @@ def evaluate(node: "NodeProto", operands: Mapping[str, np.ndarray], opset: int) 
 
 def _size(model: "ModelProto", operands: Mapping[str, np.ndarray]) -> int:
     """How many numbers the largest result has, as far as onnx infers it."""
-    if model.graph.node[0].op_type == "Range":  # which onnx and numpy count in int64, and wrap
-        start, limit, delta = (array.item() for array in operands.values())
-        return abs(int((limit - start) / delta))
+    if size := SIZES.get(model.graph.node[0].op_type):
+        return size(*operands.values())
     from onnx import ModelProto, helper, numpy_helper, shape_inference
 
     typed = ModelProto()
@@ -68,6 +74,6 @@ def _size(model: "ModelProto", operands: Mapping[str, np.ndarray]) -> int:
         typed.graph.input.append(helper.make_tensor_value_info(name, kind, array.shape))
         if array.size <= SMALL:
             typed.graph.initializer.append(numpy_helper.from_array(np.array(array), name))
-    results = shape_inference.infer_shapes(typed, data_prop=True).graph.output
+    results = shape_inference.infer_shapes(typed).graph.output
     sizes = [[axis.dim_value for axis in r.type.tensor_type.shape.dim] for r in results]
     return max((abs(prod(map(int, size))) for size in sizes), default=0)

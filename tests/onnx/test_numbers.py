@@ -131,6 +131,8 @@ def test_numbers_of_an_older_opset_are_not_cut_to_the_converter_s(tmp_path):
         ("Range", [np.int64(0), np.int64(MOST), np.int64(1)], {}),
         ("Add", [np.zeros((2**16, 1), np.float32), np.zeros(2**16, np.float32)], {}),
         ("Einsum", [np.zeros(2**16, np.float32)] * 2, {"equation": "a,b->ab"}),
+        ("GatherND", [X, np.int64([[0]])], {"batch_dims": -7}),  # onnx's inference dies of it
+        ("GatherND", [X, np.zeros((2**26, 1), np.int64)], {}),
         ("MaxPool", [IMAGE], {"kernel_shape": [2**31 - 1, 1], "pads": [2**30, 0, 2**30, 0]}),
         ("Resize", [IMAGE, None, np.float32([1, 1, 1e6, 1e6])], {}),
         ("DequantizeLinear", [np.int8(X), X[0], None], {"axis": 2**31 - 1}),
