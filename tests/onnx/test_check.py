@@ -35,15 +35,16 @@ def test_the_command_says_what_came_of_each_precision(tmp_path):
     path, package = scaled(tmp_path / "m.onnx", 3), tmp_path / "m.mlpackage"
     done = ane_book("convert", path, "--out", package)
     assert (done.returncode, done.stdout) == (0, f"{package}\n")
-    single, half = done.stderr.splitlines()
+    names, single, half = done.stderr.splitlines()
+    assert names.endswith("identifiers, as Core ML's are: input 'x/0' is 'x_0'")
     assert single.startswith("check in fp32: agrees with ONNX Runtime to 0 % of")
     assert half.startswith("check in fp16: agrees with ONNX Runtime to 0.0")
     assert half.endswith("% allowed), on random inputs, seed 0")
     full = ["--precision", "fp32", "--force"]
     done = ane_book("convert", path, "--out", package, *full)
-    assert done.stderr.startswith("check in fp32: agrees") and done.stderr.count("\n") == 1
+    assert "\ncheck in fp32: agrees" in done.stderr and done.stderr.count("\n") == 2
     done = ane_book("convert", path, "--out", package, "--no-check", "--force")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{package}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{package}\n", f"{names}\n")
 
 
 def test_what_is_wrong_in_half_precision_is_a_warning_that_names_the_op(tmp_path):
@@ -66,7 +67,7 @@ def test_inputs_that_do_not_fit(tmp_path):
     np.savez(tmp_path / "in.npz", y=np.zeros(2))
     done = ane_book("convert", path, "--out", package, "--inputs", tmp_path / "in.npz")
     assert (done.returncode, done.stdout) == (0, f"{package}\n")
-    assert done.stderr.startswith("check not made: no array is given for input 'x/0'")
+    assert "\ncheck not made: no array is given for input 'x/0'" in done.stderr
     wrong = check_graph(path, package, {"x/0": np.zeros((3, 3))})
     assert [v.agrees for v in wrong] == [None] and "(2, 3)" in str(wrong[0])
 
@@ -83,6 +84,14 @@ def test_no_temporary_package_is_left(tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     convert_graph(scaled(tmp_path / "m.onnx"), tmp_path / "m.mlpackage")
     assert not [*(tmp_path / "temporary").iterdir()]
+
+
+def test_an_output_that_is_named_twice_is_one(tmp_path):
+    make = Maker()
+    y = make("Relu", make.input("x", [2, 3]))
+    path = make.save(tmp_path / "m.onnx", [y, y])
+    verdicts = check_graph(path, convert_graph(path, tmp_path / "m.mlpackage", "fp32"))
+    assert [verdict.agrees for verdict in verdicts] == [True]
 
 
 def test_a_package_of_another_graph_differs_in_both(tmp_path):
@@ -114,6 +123,18 @@ def test_whole_numbers_differ_by_how_many_do(tmp_path):
     given = {"x": np.int64([[1, 2, 3, 4]])}
     (verdict,) = check_graph(whole(tmp_path / "other.onnx", 4), package, given)
     assert verdict.agrees is False and "by 50 % of the numbers" in str(verdict)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, bool])
+def test_a_number_is_an_array_to_onnxruntime(tmp_path, dtype):
+    """An input of no axes, as the rate of a voice detector, random or given."""
+    make = Maker()
+    rate = make("Cast", make.input("rate", [], dtype), to=1)
+    path = make.save(tmp_path / "m.onnx", [make("Mul", make.input("x", [2, 8]), rate)])
+    package = convert_graph(path, tmp_path / "m.mlpackage", "fp32")
+    given = {"rate": np.ones((1,)), "x": np.ones((2, 8))}
+    for inputs in (None, given, given | {"rate": np.float64(1)}):
+        assert [verdict.agrees for verdict in check_graph(path, package, inputs)] == [True]
 
 
 @pytest.mark.parametrize("make", [scaled, overflowing])

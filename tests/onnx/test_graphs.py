@@ -140,6 +140,34 @@ def test_what_pytorch_exports(tmp_path):
     hold_to_onnxruntime(path, {name: x.numpy()})
 
 
+def test_names_that_are_none_of_core_ml_are_changed_and_told(tmp_path):
+    """A name that is one stays its owner's, whoever comes first; `state` is a word of MIL's."""
+    make = Maker()
+    for name in ("a-b", "1", "a_b", "state", "state_workaround"):
+        make.input(name, [2, 3])
+    total = make("Sum", "a-b", "1", "a_b", "state", "state_workaround")
+    for op, x, name in (("Neg", "a-b", "y.0"), ("Neg", "a_b", "y_0"), ("Relu", total, "a_b_2")):
+        make.nodes.append(helper.make_node(op, [x], [name]))
+    path = make.save(tmp_path / "m.onnx", ["y.0", "y_0", "a_b_2", "1"])
+    package = tmp_path / "m.mlpackage"
+    done = ane_book("convert", path, "--out", package, "--precision", "fp32")
+    told, verdict = done.stderr.splitlines()
+    assert told.endswith(
+        "input 'a-b' is 'a_b_3'; input '1' is 'var_1'; input 'state' is 'state_workaround_2'; "
+        "output 'y.0' is 'y_0_2'; output '1' is 'var_1_2'"
+    )
+    assert verdict.startswith("check in fp32: agrees with ONNX Runtime")
+    program = MLProgram(package, precision="fp32")
+    assert [*program.inputs] == ["a_b_3", "var_1", "a_b", "state_workaround_2", "state_workaround"]
+    given = {name: np.full((2, 3), i, np.float32) for i, name in enumerate(program.inputs)}
+    found = {name: y[0, 0] for name, y in program.predict(given).items()}
+    assert found == {"y_0_2": 0, "y_0": -2, "a_b_2": 10, "var_1_2": 1}
+    described = program.package.description
+    kept = [feature.shortDescription for feature in (*described.input, *described.output)]
+    assert kept[:3] == ["'a-b' of the ONNX graph", "'1' of the ONNX graph", ""]
+    assert kept[5:7] == ["'y.0' of the ONNX graph", ""]
+
+
 def test_half_precision_is_half_at_the_borders_and_close(tmp_path):
     path = cnn(tmp_path / "cnn.onnx")
     image = RANDOM.standard_normal((1, 3, 32, 32), np.float32)

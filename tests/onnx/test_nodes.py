@@ -1,7 +1,11 @@
 """A sample of ONNX's own node tests, judged by `nodes.py` as the full run is; what that found."""
 
+from contextlib import suppress
 import json
 
+from _numbers import alone, changed
+from ane_book.errors import AneBookError
+from ane_book.onnx.graph import convert_graph
 from ane_book.onnx.graph.ops import OPERATORS
 from nodes import RESULT, cases, headline, is_claimed, reason, run_case, tolerance
 import pytest
@@ -52,6 +56,25 @@ def test_what_is_not_claimed_is_refused_by_name(all_cases):
     record = run_case(all_cases["test_det_2d"])
     assert record["outcome"] == "refused" and "Det" in record["why"] and not is_claimed(record)
     assert reason(record["why"]) == "an operator without a form in MIL here"
+
+
+#: Where a number beyond int32 is right: it is cut to the axis, not used, or folded by numpy.
+TAKEN = {
+    ("Dropout", "seed"), ("EyeLike", "k"), ("Shape", "end"), ("Shape", "start"),
+    ("Slice", "ends"), ("Slice", "starts"), ("Slice", "steps"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**33, 2**63 - 1, -(2**63)])
+def test_a_number_beyond_int32_is_refused_wherever_an_operator_has_one(all_cases, tmp_path, number):
+    """Each attribute, and each input that has to be known, of each operator of the table."""
+    path, taken = tmp_path / "m.onnx", set()
+    for op, case in alone(all_cases).items():
+        for name, shapes in changed(case, number, path):
+            with suppress(AneBookError):
+                convert_graph(path, tmp_path / "m.mlpackage", shapes=shapes, force=True)
+                taken.add((op, name))
+    assert taken <= TAKEN
 
 
 def test_tolerance_is_onnxs_but_for_sixteen_bits(all_cases):

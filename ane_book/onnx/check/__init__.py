@@ -94,7 +94,7 @@ def _verdicts(
         values = dict(zip(run.inputs, arrays.values(), strict=True))
         results = run.predict(values)
         assert isinstance(results, dict)  # of one set of inputs; a list is of several
-        ours = dict(zip(names, results.values(), strict=True))
+        ours = dict(zip(dict.fromkeys(names), results.values(), strict=True))
         if theirs is None:
             agrees, text = None, f"{_finite(ours)} on {on}; not compared: {why}"
         else:

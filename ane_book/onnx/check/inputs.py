@@ -44,7 +44,7 @@ def plausible_inputs(
     """
     generator, limits = np.random.default_rng(seed), _limits(graph)
     return {
-        name: _made(name, dtype, shape, limits.get(name), generator)
+        name: np.asarray(_made(name, dtype, shape, limits.get(name), generator), dtype)
         for name, (dtype, shape) in features.items()
     }
 
@@ -62,7 +62,7 @@ def given_inputs(
             raise InvalidInput(
                 f"input {name!r} has shape {shape}, and what is given {arrays[name].shape}"
             )
-        cast[name] = arrays[name].astype(dtype).reshape(shape)
+        cast[name] = np.asarray(arrays[name], dtype).reshape(shape)
     return cast
 
 

@@ -15,6 +15,7 @@ Language models in ONNX Runtime's form become stateful bundles instead: see `ane
 """
 
 from collections.abc import Mapping
+import logging
 from pathlib import Path
 import shutil
 import tempfile
@@ -23,7 +24,7 @@ import warnings
 
 from ane_book.conversion.target import exchange, telling
 from ane_book.conversion.write.weight_files import spread_weights
-from ane_book.errors import InvalidInput
+from ane_book.errors import InvalidInput, printable
 from ane_book.progress import silent_coremltools
 import numpy as np
 
@@ -44,7 +45,8 @@ def convert_graph(
     """Convert an ONNX graph to an `.mlpackage`, and return its path.
 
     precision: of real numbers, in the program and at its inputs and outputs. Integers are int32, as
-    are booleans at inputs and outputs, and a scalar there has shape (1,).
+    are booleans at inputs and outputs, and a scalar there has shape (1,). A name that is not Core
+    ML's is changed, which is logged as a warning.
     shapes: of inputs whose shape the graph leaves open. constants: values of inputs, which are then
     no longer inputs of the package. force: replace `out` if it exists.
 
@@ -60,12 +62,17 @@ def convert_graph(
         raise InvalidInput(f"{out} exists; choose another name or pass force=True (--force)")
     if out.is_symlink() or (out.exists() and not (out / "Manifest.json").is_file()):
         raise InvalidInput(f"{out} is no package, and stays as it is; choose another name")
-    _write(_program(path, precision, shapes or {}, constants or {}), out, precision)
+    program, renamed = _program(path, precision, shapes or {}, constants or {})
+    _write(program, renamed, out, precision)
+    if renamed:
+        told = "; ".join(f"{kind} {theirs!r} is {ours!r}" for kind, theirs, ours in renamed)
+        words = printable(f"{out}: names changed to identifiers, as Core ML's are: {told}")
+        logging.getLogger("ane_book").warning("%s", words)  # to stderr, unless the host says else
     return out
 
 
 def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mapping):
-    """Translate the graph to a Program of coremltools."""
+    """Translate the graph to a Program of coremltools; also give the names that it changed."""
     from ane_book.onnx.graph.half import bound_masks
     from ane_book.onnx.graph.signature import GraphSignature
     from ane_book.onnx.graph.source import GraphSource
@@ -96,11 +103,14 @@ def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mappi
     if precision == "fp16":
         bound_masks(function)
     program.add_function("main", function)
-    return program
+    return program, signature.renamed()
 
 
-def _write(program, out: Path, precision: Precision) -> None:
-    """Run coremltools' passes, and write the package atomically, large weights in several files."""
+def _write(program, renamed: list[tuple[str, str, str]], out: Path, precision: Precision) -> None:
+    """Run coremltools' passes, and write the package atomically, large weights in several files.
+
+    A changed name is kept in the description of its input or output.
+    """
     from ane_book.onnx.graph.half import is_half
     import coremltools as ct
 
@@ -121,6 +131,9 @@ def _write(program, out: Path, precision: Precision) -> None:
                 skip_model_load=True,
                 pass_pipeline=passes,
             )
+        for kind, theirs, ours in renamed:
+            described = model.input_description if kind == "input" else model.output_description
+            described[ours] = f"{theirs!r} of the ONNX graph"
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}-") as folder:
             made = Path(folder) / out.name

@@ -10,14 +10,27 @@ from pathlib import Path
 import re
 from typing import TYPE_CHECKING
 
-from ane_book.errors import UnsupportedModel
-from ane_book.onnx.file import OLDEST, ONNX_DOMAINS, attribute, constants_of, subgraphs
+from ane_book.errors import UnsupportedModel, UnsupportedOp
+from ane_book.onnx.file import (
+    OLDEST,
+    ONNX_DOMAINS,
+    all_nodes,
+    attribute,
+    constants_of,
+    describe,
+    subgraphs,
+)
+from ane_book.onnx.graph.ops import Unsayable
+from ane_book.onnx.graph.ops._common import in_mil
 from ane_book.onnx.graph.order import set_nodes
+import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import GraphProto, ModelProto, NodeProto
 
 __all__ = ["carried_over"]
+
+ANY_NUMBER = {"Constant", "Slice"}  # a slice may end at INT64_MAX
 
 
 def carried_over(model: "ModelProto", opset: int, path: Path) -> "ModelProto":
@@ -26,6 +39,8 @@ def carried_over(model: "ModelProto", opset: int, path: Path) -> "ModelProto":
         return model
     from onnx.version_converter import convert_version
 
+    for node in all_nodes(model.graph):
+        _check_numbers(node, path)
     try:
         if opset < 7:
             _spread_slopes(model)
@@ -37,6 +52,15 @@ def carried_over(model: "ModelProto", opset: int, path: Path) -> "ModelProto":
         ) from None
     _mend(model.graph, opset)
     return model
+
+
+def _check_numbers(node: "NodeProto", path: Path) -> None:
+    """Refuse whole numbers beyond int32, which some of onnx's conversions cut to C's int."""
+    for item in node.attribute if node.op_type not in ANY_NUMBER else ():
+        try:
+            in_mil(np.array([item.i, *item.ints], np.int64))
+        except Unsayable as error:
+            raise UnsupportedOp(f"{path}: {describe(node)} has {error}") from None
 
 
 def _stumbled(model: "ModelProto", opset: int, said: str) -> str:

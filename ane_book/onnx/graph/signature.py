@@ -5,6 +5,7 @@ becomes int32, and a scalar gets shape (1,).
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from ane_book.onnx.file import dimensions
 from ane_book.onnx.graph.ops import Unsayable
 from ane_book.onnx.graph.ops._common import (
     MOST_AXES,
+    MOST_NUMBERS,
     Var,
     in_mil,
     is_bool,
@@ -21,7 +23,7 @@ from ane_book.onnx.graph.ops._common import (
     mil_dtype,
     types,
 )
-from ane_book.onnx.graph.translate import GraphWalk
+from ane_book.onnx.graph.translate import GraphWalk, accepted
 from ane_book.onnx.graph.values import Value
 import numpy as np
 
@@ -43,13 +45,20 @@ class GraphSignature:
         if not features:
             raise UnsupportedModel(f"{walk.path}: nothing is left to compute: it has no inputs")
         self._inputs = {f.name: _declared(f, shapes.get(f.name), walk.path) for f in features}
-        self._names = {name: walk.name(name) for name in self._inputs}
-        self._outputs = {f.name: walk.name(f.name) for f in walk.graph.output}
+        self._outputs = [*dict.fromkeys(f.name for f in walk.graph.output)]
+        ports = [("input", name) for name in self._inputs]
+        ports += [("output", name) for name in self._outputs]
+        ports.sort(key=lambda port: accepted(port[1]) != port[1])  # a good name stays its owner's
+        self._names = {port: walk.name(port[1]) for port in ports}
+
+    def renamed(self) -> list[tuple[str, str, str]]:
+        """Kind, name in the graph, and name in the package, of what Core ML has by another name."""
+        return [(*port, name) for port, name in self._names.items() if name != port[1]]
 
     def placeholders(self) -> dict:
         """The program's input for each input of the graph."""
         return {
-            self._names[name]: mb.placeholder(
+            self._names["input", name]: mb.placeholder(
                 shape or (1,), self._real if mil_dtype(dtype).kind == "f" else types.int32
             )
             for name, (dtype, shape) in self._inputs.items()
@@ -58,7 +67,7 @@ class GraphSignature:
     def enter(self, function) -> None:
         """Cast and reshape the function's inputs to what the walk computes with."""
         for name, (dtype, shape) in self._inputs.items():
-            x = function.inputs[self._names[name]]
+            x = function.inputs[self._names["input", name]]
             if dtype.kind == "b":
                 x = mb.not_equal(x=x, y=np.int32(0))
             elif self._real is types.fp16 and is_float(x):
@@ -67,7 +76,7 @@ class GraphSignature:
             self._walk.values[name] = Value(x, dtype, frozenset({name}))
 
     def leave(self) -> list[Var]:
-        """Cast and reshape the outputs for Core ML, and give them the graph's names."""
+        """Cast and reshape the outputs for Core ML, and name them."""
         for name in self._outputs:
             if name not in self._walk.values:
                 raise UnsupportedModel(f"{self._walk.path}: nothing gives output {name!r}")
@@ -88,7 +97,7 @@ class GraphSignature:
         x = mb.cast(x=x, dtype="int32") if is_bool(x) else x
         dtype = "fp16" if self._real is types.fp16 else "fp32"
         x = mb.cast(x=x, dtype=dtype) if is_float(x) else mb.identity(x=x)
-        x.name = self._outputs[name]
+        x.name = self._names["output", name]
         return x
 
 
@@ -123,10 +132,10 @@ def _declared(
             f"{where} has shape {_listed(declared)}; Core ML's graph is built for known sizes: "
             f"give them, as in --shape {feature.name}={example}"
         )
-    if len(numbers) > MOST_AXES or any(size < 1 for size in numbers):
+    if len(numbers) > MOST_AXES or min(numbers, default=1) < 1 or prod(numbers) > MOST_NUMBERS:
         raise UnsupportedModel(
             f"{where} has shape {_listed(sizes)}; Core ML takes tensors of rank 1 to {MOST_AXES} "
-            "that are not empty"
+            f"that are not empty, of up to {MOST_NUMBERS:,} numbers"
         )
     return dtype, tuple(numbers)
 

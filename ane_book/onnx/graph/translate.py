@@ -6,13 +6,12 @@ A node without a form in MIL raises an error that names the node, its inputs, an
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-import re
 from typing import TYPE_CHECKING, Any, get_args
 
 from ane_book.errors import InvalidWeights, UnsupportedOp
 from ane_book.onnx.evaluate import NotComputed, TooLarge, evaluate
 from ane_book.onnx.file import ONNX_DOMAINS, describe
-from ane_book.onnx.graph.ops import OPERATORS, Constant, Operator, Unsayable
+from ane_book.onnx.graph.ops import OPERATORS, Bound, Constant, Operator, Unsayable
 from ane_book.onnx.graph.ops._axes import EACH_NUMBER, few_axes, is_high, with_few_axes
 from ane_book.onnx.graph.ops._common import (
     Tensor,
@@ -31,14 +30,10 @@ if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto
     from onnx.defs import OpSchema
 
-__all__ = ["GraphWalk", "NeedsConstant"]
+__all__ = ["GraphWalk", "NeedsConstant", "accepted"]
 
 Inputs = Sequence[Value | None]
 
-#: What coremltools' builder raises for arguments that it refuses.
-REFUSALS = (
-    AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
-)  # fmt: skip
 CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 
 
@@ -156,7 +151,9 @@ class GraphWalk:
             try:
                 high = node.op_type in EACH_NUMBER and is_high(*arguments)
                 made = with_few_axes(function, arguments) if high else function(*arguments)
-            except REFUSALS as error:
+            except Unsayable:
+                raise
+            except Exception as error:  # of any kind, since coremltools' builder asserts as well
                 reason = str(error).strip() or type(error).__name__
                 raise Unsayable(f"what MIL does not take: {reason}") from error
             made = list(made) if isinstance(made, tuple | list) else [made]
@@ -205,12 +202,12 @@ class GraphWalk:
         arguments: list[Tensor | None] = []
         for value, parameter in zip(inputs, operator.parameters, strict=False):
             annotation = parameter.annotation
-            is_constant = Constant in (annotation, *get_args(annotation))
+            kinds = (annotation, *get_args(annotation))
             if value is None:
                 arguments.append(None)
             elif value.is_known:
-                arguments.append(value.data if is_constant else in_mil(value.data))
-            elif not is_constant:
+                arguments.append(in_mil(value.data, cut=Bound in kinds))
+            elif Constant not in kinds and Bound not in kinds:
                 arguments.append(value.data)
             elif value.origins:
                 origins = sorted(value.origins)
@@ -227,8 +224,7 @@ class GraphWalk:
 
     def name(self, asked: str) -> str:
         """Make a unique name that Core ML accepts."""
-        plain = re.sub(r"[^A-Za-z0-9_]", "_", asked)
-        plain = plain if re.match("[A-Za-z_]", plain) else f"_{plain}"
+        plain = accepted(asked)
         unique, count = plain, 1
         while unique in self._names:
             count += 1
@@ -246,6 +242,13 @@ class GraphWalk:
         return f"{self.path}: {describe(node, '; '.join(operands))}: Core ML is not given {why}"
 
 
+def accepted(name: str) -> str:
+    """The name as coremltools writes it, which replaces what is no identifier of Core ML's."""
+    from coremltools.converters.mil.mil.passes.defs.preprocess import NameSanitizer
+
+    return NameSanitizer(prefix="var_").sanitize_name(name)
+
+
 def _near(node: "NodeProto") -> str:
     near = get_close_matches(node.op_type, OPERATORS, 3, 0.7)
     return f"; near are {', '.join(near)}" if near else ""
@@ -258,7 +261,10 @@ def _keywords(
     function has."""
     from onnx import helper
 
-    attributes: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    settings = [a for a in node.attribute if a.name != "seed"]  # of what no package draws
+    attributes: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in settings}
+    for item in settings:
+        in_mil(np.array([item.i, *item.ints], np.int64))  # raises beyond int32
     if "axes" in attributes:  # as where it is an input
         attributes["axes"] = np.array(attributes["axes"], np.int64)
     if unknown := [name for name in attributes if not operator.takes(name)]:
@@ -288,7 +294,10 @@ def _declared(schema: "OpSchema", node: "NodeProto", inputs: Inputs) -> list[np.
     results = list(schema.outputs)
     for attribute in node.attribute:
         if attribute.name in ("to", "output_dtype", "dtype") and attribute.i:
-            asked = np.dtype(helper.tensor_dtype_to_np_dtype(attribute.i))
+            try:
+                asked = np.dtype(helper.tensor_dtype_to_np_dtype(attribute.i))
+            except KeyError:
+                raise Unsayable(f"type {attribute.i:,}, which ONNX does not have") from None
             types.setdefault(results[0].type_str, asked)
     last = len(results) - 1
     return [types.get(results[min(i, last)].type_str) for i in range(len(node.output))]

@@ -5,9 +5,10 @@ inputs, in order, and its keyword parameters the attributes, with ONNX's names a
 older definition has an attribute for what is now an input, the one parameter takes both.
 
 A tensor is passed as a `Var` of the program or, if it is constant, as an array in MIL's types
-(fp32, int32, bool). An input that is annotated as `Constant` shapes the program, so it has to be
-constant, and is passed in ONNX's type. An omitted input is None. The results are in MIL's types,
-several of them as a tuple. Core ML has no empty tensors, so an empty one is a constant array.
+(fp32, int32, bool). An input that is annotated as `Constant` or `Bound` shapes the program, so it
+has to be constant. Whole numbers, in attributes too, are within int32. An omitted input is None.
+The results are in MIL's types, several of them as a tuple. Core ML has no empty tensors, so an
+empty one is a constant array.
 
 Files are grouped as ONNX groups its definitions (`onnx/defs`), which are also the reference:
 https://onnx.ai/onnx/operators/
@@ -22,10 +23,13 @@ from typing import Annotated, TypeAlias
 
 import numpy as np
 
-__all__ = ["OPERATORS", "Constant", "Operator", "Unsayable", "operator"]
+__all__ = ["OPERATORS", "Bound", "Constant", "Operator", "Unsayable", "operator"]
 
 #: Annotates an input that has to be constant when the graph is converted.
 Constant: TypeAlias = Annotated[np.ndarray, "known"]
+
+#: One that may be any number, as INT64_MAX is the end of every axis: it is cut to int32's range.
+Bound: TypeAlias = Annotated[np.ndarray, "known and cut"]
 
 #: The newest opset whose definitions are supported.
 NEWEST = 28

@@ -12,7 +12,15 @@ from itertools import islice, pairwise
 from math import prod
 
 from ane_book.onnx.graph.ops import Unsayable
-from ane_book.onnx.graph.ops._common import MOST_AXES, Tensor, mb, rank, reshaped, shape_of
+from ane_book.onnx.graph.ops._common import (
+    MOST_AXES,
+    Tensor,
+    check_tensor,
+    mb,
+    rank,
+    reshaped,
+    shape_of,
+)
 import numpy as np
 
 __all__ = [
@@ -112,13 +120,16 @@ def with_few_axes(function: Callable, tensors: list[Tensor | None]) -> Tensor:
 
 @contextmanager
 def few_axes() -> Iterator[None]:
-    """Raise Unsayable if an op that is built in this context has to do with more than MOST_AXES."""
+    """Raise Unsayable if an op that is built in this context has to do with more than MOST_AXES, or
+    gives a tensor of a size that there is not."""
     from coremltools.converters.mil.mil.block import curr_block
 
     operations = curr_block().operations
     before = len(operations)
     yield
     for operation in islice(reversed(operations), len(operations) - before):
+        for x in operation.outputs:
+            check_tensor(*shape_of(x))
         if operation.op_type in ("reshape", "const"):
             continue
         for x in [*operation.get_flattened_inputs(), *operation.outputs]:

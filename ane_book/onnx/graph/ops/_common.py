@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from math import prod
 from typing import TypeAlias
 
+from ane_book.onnx.evaluate import LARGEST
 from ane_book.onnx.graph.ops import Unsayable, operator
 from ane_book.progress import silent_coremltools
 import numpy as np
@@ -13,6 +15,7 @@ with silent_coremltools():
     from coremltools.converters.mil.mil import Var, types
 
 MOST_AXES = 5  # that Core ML has of a tensor
+MOST_NUMBERS = 2**31 - 1  # of a tensor, whose places have to be whole numbers of 32 bits
 
 Tensor: TypeAlias = Var | np.ndarray
 
@@ -71,6 +74,18 @@ def first(constant: np.ndarray | None) -> int:
     return int(np.asarray(constant).reshape(-1)[0])
 
 
+def check_constant(*sizes: int) -> None:
+    """Raise Unsayable for the shape of a constant that is too large to be computed here."""
+    if 8 * (count := prod(map(int, sizes))) > LARGEST:
+        raise Unsayable(f"a constant of {count:.3g} numbers")
+
+
+def check_tensor(*sizes: int) -> None:
+    """Raise Unsayable for a shape that no tensor has. coremltools counts in int32, and wraps."""
+    if min(sizes, default=1) < 1 or prod(map(int, sizes)) > MOST_NUMBERS:
+        raise Unsayable(f"a tensor of {' x '.join(f'{size:,}' for size in sizes)} numbers")
+
+
 def rank(x: Tensor) -> int:
     return len(x.shape)
 
@@ -80,10 +95,11 @@ def select(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     shape = np.broadcast_shapes(*(tuple(map(int, np.shape(x))) for x in (condition, a, b)))
 
     def spread(x: Tensor) -> Tensor:
+        if isinstance(x, Var) and tuple(shape_of(x)) == shape:
+            return x
+        check_constant(*shape)
         if not isinstance(x, Var):
             return np.broadcast_to(x, shape).copy()
-        if tuple(shape_of(x)) == shape:
-            return x
         if is_bool(x):
             return mb.logical_or(x=x, y=np.zeros(shape, bool))
         return mb.add(x=x, y=np.full(shape, like(x, 0)))
@@ -99,11 +115,18 @@ def moved(move: Callable[..., Var], *tensors: Tensor) -> Var:
     return mb.cast(x=move(*map(as_int, tensors)), dtype="bool")
 
 
+def one_axis(axis: int, count: int) -> int:
+    """An axis of `count` as a non-negative number. Raises Unsayable for one that is not there."""
+    if not -count <= axis < count:
+        raise Unsayable(f"axis {axis} of {count} axes")
+    return int(axis) % count
+
+
 def all_axes(axes, count: int) -> list[int]:
     """Axes as non-negative numbers; all `count` of them for None."""
     if axes is None:
         return list(range(count))
-    return [int(axis) % count for axis in np.asarray(axes).reshape(-1)]
+    return [one_axis(axis, count) for axis in np.asarray(axes).reshape(-1)]
 
 
 def shape_of(x: Tensor) -> list[int]:
@@ -152,11 +175,15 @@ def mil_dtype(dtype: np.dtype) -> np.dtype:
     raise Unsayable(f"numbers of type {'string' if dtype.kind in 'OSU' else dtype.name}")
 
 
-def in_mil(array: np.ndarray) -> np.ndarray | np.generic:
-    """Convert a constant to its MIL type. Raises Unsayable for integers beyond int32."""
+def in_mil(array: np.ndarray, cut: bool = False) -> np.ndarray | np.generic:
+    """Convert a constant to its MIL type. Raises Unsayable for integers beyond int32, unless they
+    are to be cut to its range."""
     dtype = mil_dtype(array.dtype)
     if array.dtype.kind in "iu" and array.size:
         low, high = int(array.min()), int(array.max())
-        if low < -(2**31) or high >= 2**31:
-            raise Unsayable(f"whole numbers beyond int32: {low:,} to {high:,}")
+        if cut:
+            array = np.asarray(np.clip(array.astype(object), -(2**31), 2**31 - 1))
+        elif low < -(2**31) or high >= 2**31:
+            these = f"{low:,} to {high:,}"
+            raise Unsayable(f"whole numbers beyond int32: {these}; export the model without them")
     return array.astype(dtype, copy=False)

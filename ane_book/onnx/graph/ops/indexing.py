@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from . import Constant, operator
+from . import Bound, Constant, Unsayable, operator
 from ._axes import is_high, on_axis
 from ._common import (
     MOST_AXES,
@@ -17,6 +17,7 @@ from ._common import (
     like,
     mb,
     moved,
+    one_axis,
     rank,
     reshaped,
     select,
@@ -27,8 +28,7 @@ from ._common import (
 
 @operator("Slice", since=10)
 def slice_(
-    x: Tensor, starts: Constant, ends: Constant, axes: Constant | None = None,
-    steps: Constant | None = None,
+    x: Tensor, starts: Bound, ends: Bound, axes: Constant | None = None, steps: Bound | None = None
 ) -> Tensor:  # fmt: skip
     """Slice as Python does; a negative step is a reversal and a positive step."""
     if is_bool(x):
@@ -47,6 +47,8 @@ def _slice(x: Tensor, axis: int, taken: slice) -> Tensor:
     chosen = range(size)[taken]
     if not len(chosen):
         return _empty(x, axis)
+    if len(chosen) == 1:  # by whatever step
+        chosen = range(chosen[0], chosen[0] + 1)
     if len(chosen) == size and chosen.step > 0:
         return x
     if chosen.step < 0:
@@ -59,14 +61,18 @@ def _slice(x: Tensor, axis: int, taken: slice) -> Tensor:
 def split(
     x: Tensor, split: Constant | None = None, *, axis=0, num_outputs=None, outputs: int = 1
 ) -> tuple[Tensor, ...]:
+    axis = one_axis(axis, rank(x))
     size = int(x.shape[axis])
-    each = -(-size // (num_outputs or outputs))
-    even = [min(each, size - at) for at in range(0, size, each)]
+    each = -(-size // outputs)
+    even = [max(0, min(each, size - each * i)) for i in range(outputs)]
     sizes = even if split is None else [int(part) for part in split]
+    asked = len(sizes) if num_outputs is None else num_outputs
+    if asked != outputs or min(sizes) < 0 or sum(sizes) != size:
+        raise Unsayable(f"{asked:,} parts of an axis of {size} as {outputs}: {sizes}")
     if is_high(x):
         ends = np.cumsum(sizes).tolist()
         places = [slice(end - part, end) for part, end in zip(sizes, ends, strict=True)]
-        return tuple(_slice(x, axis % rank(x), place) for place in places)
+        return tuple(_slice(x, axis, place) for place in places)
     full = [part for part in sizes if part]
     parts = iter(mb.split(x=x, split_sizes=full, axis=axis) if len(full) > 1 else [x])
     return tuple(next(parts) if part else _empty(x, axis) for part in sizes)
@@ -81,9 +87,10 @@ def _empty(x: Tensor, axis: int) -> np.ndarray:
 
 @operator("Gather")
 def gather(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
+    axis = one_axis(axis, rank(x))
     if rank(x) + rank(indices) - 1 > MOST_AXES or is_high(x, indices):
         flat = partial(gather, indices=reshaped(indices, [-1]), axis=1)
-        return on_axis(x, axis % rank(x), flat, shape_of(indices))
+        return on_axis(x, axis, flat, shape_of(indices))
     places = _from_zero(indices, x.shape[axis])
     return moved(lambda x: mb.gather(x=x, indices=places, axis=axis), x)
 
@@ -91,7 +98,7 @@ def gather(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
 @operator("GatherElements")
 def gather_elements(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
     """Gather after cutting x's other axes to the indices' sizes, which MIL demands."""
-    axis %= rank(x)
+    axis = one_axis(axis, rank(x))
 
     def gathered(x: Tensor) -> Tensor:
         for other, size in enumerate(indices.shape):
@@ -115,10 +122,20 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims=0) -> Tensor:
 
 
 def _from_zero(indices: Tensor, size) -> Tensor:
-    """Make negative indices, which count from the end and which Core ML lacks, non-negative."""
+    """Make negative indices, which count from the end and which Core ML lacks, non-negative.
+
+    Raises Unsayable for a constant index beyond the size.
+    """
     size = np.asarray(size, np.int32)[()]
     if isinstance(indices, np.ndarray):
+        beyond = (indices < -size) | (indices >= size)
+        if beyond.any():
+            raise Unsayable(f"index {indices[beyond][0]} of an axis of {size}")
         return np.where(indices < 0, indices + size, indices).astype(np.int32)
+    return _counted(indices, size)
+
+
+def _counted(indices: Tensor, size: np.ndarray | np.generic) -> Tensor:
     return select(mb.less(x=indices, y=np.int32(0)), mb.add(x=indices, y=size), indices)
 
 
@@ -129,8 +146,9 @@ MODES = {b"none": "update", b"add": "add", b"mul": "mul", b"max": "max", b"min":
 def scatter_elements(
     x: Tensor, indices: Tensor, updates: Tensor, *, axis=0, reduction=b"none"
 ) -> Tensor:
+    axis = one_axis(axis, rank(x))
     places = _from_zero(indices, x.shape[axis])
-    how = {"indices": places, "axis": axis % rank(x), "mode": MODES[reduction]}
+    how = {"indices": places, "axis": axis, "mode": MODES[reduction]}
     return moved(lambda x, new: mb.scatter_along_axis(data=x, updates=new, **how), x, updates)
 
 
@@ -151,7 +169,7 @@ def compress(x: Tensor, condition: Constant, *, axis=None) -> Tensor:
 @operator("OneHot")
 def one_hot(indices: Tensor, depth: Constant, values: Constant, *, axis=-1) -> Tensor:
     size, (off, on) = first(depth), values
-    places = _from_zero(as_int(indices), size)
+    places = _counted(as_int(indices), np.int32(size))  # those beyond the size are off
     return mb.one_hot(
         indices=places, one_hot_vector_size=size, axis=axis, on_value=like(values, on),
         off_value=like(values, off),

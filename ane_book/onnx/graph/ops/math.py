@@ -14,6 +14,7 @@ from ._common import (
     joined,
     like,
     mb,
+    one_axis,
     rank,
     select,
     unary,
@@ -72,7 +73,7 @@ operator("Gelu")(
         x=x, mode="TANH_APPROXIMATION" if approximate == b"tanh" else "EXACT"
     )
 )
-operator("Softmax", since=13)(lambda x, *, axis=-1: mb.softmax(x=x, axis=axis))
+operator("Softmax", since=13)(lambda x, *, axis=-1: mb.softmax(x=x, axis=one_axis(axis, rank(x))))
 
 
 @operator("PRelu")
@@ -118,9 +119,10 @@ def clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Te
 @operator("Hardmax", since=13)
 def hardmax(x: Tensor, *, axis=-1) -> Tensor:
     """1 at the first largest element, 0 elsewhere."""
+    axis = one_axis(axis, rank(x))
     where = mb.reduce_argmax(x=x, axis=axis, keep_dims=False)
     return mb.one_hot(
-        indices=where, one_hot_vector_size=int(x.shape[axis]), axis=axis % rank(x), on_value=1.0,
+        indices=where, one_hot_vector_size=int(x.shape[axis]), axis=axis, on_value=1.0,
         off_value=0.0,
     )  # fmt: skip
 
@@ -221,7 +223,7 @@ def gemm(
 @operator("CumSum")
 def cumsum(x: Tensor, axis: Constant, *, exclusive=0, reverse=0) -> Tensor:
     return mb.cumsum(
-        x=x, axis=int(axis) % rank(x), exclusive=bool(exclusive), reverse=bool(reverse)
+        x=x, axis=one_axis(first(axis), rank(x)), exclusive=bool(exclusive), reverse=bool(reverse)
     )
 
 

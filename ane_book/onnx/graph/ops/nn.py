@@ -6,6 +6,7 @@ import numpy as np
 
 from . import Constant, Unsayable, operator
 from ._common import (
+    MOST_NUMBERS,
     Tensor,
     all_axes,
     as_float,
@@ -13,12 +14,14 @@ from ._common import (
     is_float,
     joined,
     mb,
+    one_axis,
     rank,
     reshaped,
     shape_of,
     sliced,
 )
 
+MOST_SLICES = 4096  # of a window that MIL's pools lack
 Room = list[tuple[int, int]]  # the padding before and after, for each spatial axis
 
 
@@ -38,6 +41,7 @@ def _window(
     for axis, (size, k) in enumerate(zip(shape_of(x)[2:], kernel, strict=True)):
         stride, reach = strides[axis], (k - 1) * dilations[axis] + 1
         before, after = sides[axis], sides[axis + count]
+        _check_window(k, stride, dilations[axis])
         if auto_pad not in (b"NOTSET", b"VALID"):
             need = max(0, (-(-size // stride) - 1) * stride + reach - size)
             less, more = need // 2, need - need // 2
@@ -46,8 +50,23 @@ def _window(
             windows = -(-(size + before + after - reach) // stride) + 1
             windows -= (windows - 1) * stride >= size + before
             after = max(after, (windows - 1) * stride + reach - size - before)
+        if not reach <= size + before + after <= MOST_NUMBERS:
+            raise Unsayable(f"a window over {reach:,} of {size + before + after:,} places")
         room.append((before, after))
     return strides, dilations, room
+
+
+def _check_window(k: int, stride: int, dilation: int) -> None:
+    if min(k, stride, dilation) < 1:
+        raise Unsayable(f"a window of {k}, moved by {stride} and dilated by {dilation}")
+
+
+def _kernel(weight: Tensor, kernel_shape: list[int] | None) -> list[int]:
+    """The sizes of a convolution's window, which `kernel_shape` only repeats."""
+    sizes = shape_of(weight)[2:]
+    if kernel_shape not in (None, sizes):
+        raise Unsayable(f"a kernel_shape of {kernel_shape} with weights of {sizes}")
+    return sizes
 
 
 def _flat(room: Room) -> list[int]:
@@ -69,7 +88,7 @@ def _per_channel(values: Tensor, count: int) -> Tensor:
 def conv(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, group=1, kernel_shape=None, **window
 ) -> Tensor:
-    strides, dilations, room = _window(x, shape_of(weight)[2:], **window)
+    strides, dilations, room = _window(x, _kernel(weight, kernel_shape), **window)
     extra = {"bias": bias} if isinstance(bias, np.ndarray) else {}
     made = mb.conv(
         x=x, weight=weight, strides=strides, pad_type="custom", pad=_flat(room),
@@ -84,8 +103,13 @@ def conv_transpose(
     group=1, kernel_shape=None, output_padding=None, output_shape=None, pads=None, strides=None,
 ) -> Tensor:  # fmt: skip
     """Compute the result without padding, then crop its sides, or pad them for output_padding."""
-    count = rank(x) - 2
+    kernel = _kernel(weight, kernel_shape)
+    count = len(kernel)
     strides, dilations = list(strides or [1] * count), list(dilations or [1] * count)
+    for size, k, stride, dilation in zip(shape_of(x)[2:], kernel, strides, dilations, strict=True):
+        _check_window(k, stride, dilation)
+        if (size - 1) * stride + (k - 1) * dilation >= MOST_NUMBERS:
+            raise Unsayable(f"{size} windows of {k}, moved by {stride} and dilated by {dilation}")
     added = list(output_padding or [0] * count)
     whole = mb.conv_transpose(
         x=x, weight=weight, strides=strides, pad_type="valid", dilations=dilations, groups=group
@@ -118,6 +142,8 @@ def _pooled(
 
     One axis at a time, so a window of k x k takes k + k slices.
     """
+    if sum(kernel) > MOST_SLICES:
+        raise Unsayable(f"a window of {' x '.join(map(str, kernel))}, each a slice")
     x = _surrounded(x, room, fill)
     for axis, (k, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True), 2):
         reach = int(x.shape[axis]) - (k - 1) * dilation  # the first values of windows lie before it
@@ -234,7 +260,7 @@ def layer_normalization(
     x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis=-1, epsilon=1e-5, stash_type=1,
     outputs: int = 1,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    axes = list(range(axis % rank(x), rank(x)))
+    axes = list(range(one_axis(axis, rank(x)), rank(x)))
     shape = tuple(shape_of(x)[axis] for axis in axes)
     known = all(
         isinstance(v, np.ndarray) and v.shape == shape for v in (scale, bias) if v is not None
@@ -272,6 +298,8 @@ operator("LRN")(
 @operator("LpNormalization")
 def lp_normalization(x: Tensor, *, axis=-1, p=2) -> Tensor:
     """x divided by its p-norm; zero stays zero."""
+    if p not in (1, 2):
+        raise Unsayable(f"a norm of {p}")
     size = mb.abs(x=x) if p == 1 else mb.mul(x=x, y=x)
     length = mb.reduce_sum(x=size, axes=[axis], keep_dims=True)
     length = length if p == 1 else mb.sqrt(x=length)
@@ -281,7 +309,7 @@ def lp_normalization(x: Tensor, *, axis=-1, p=2) -> Tensor:
 
 @operator("Dropout")
 def dropout(
-    x: Tensor, ratio: Tensor | None = None, training_mode: Constant | None = None, *, seed=0,
+    x: Tensor, ratio: Tensor | None = None, training_mode: Constant | None = None, *,
     outputs: int = 1,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The identity; training mode is refused."""

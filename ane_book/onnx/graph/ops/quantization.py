@@ -7,7 +7,7 @@ the stored form would.
 import numpy as np
 
 from . import Constant, Unsayable, operator
-from ._common import Tensor, as_float, as_int, mb, rank, reshaped
+from ._common import Tensor, as_float, as_int, mb, one_axis, rank, reshaped
 from .math import matmul
 from .nn import conv
 
@@ -20,12 +20,12 @@ def _spread(values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
     if (rank(values) == 1 and int(values.shape[0]) > 1) or (rank(values) == 1 and rank(x) > 1):
         if int(values.shape[0]) == 1:
             return reshaped(values, [1] * rank(x))
-        return reshaped(values, [-1 if a == axis % rank(x) else 1 for a in range(rank(x))])
+        return reshaped(values, [-1 if a == one_axis(axis, rank(x)) else 1 for a in range(rank(x))])
     if not block_size or not rank(values):
         return values
-    axis %= rank(x)
+    axis = one_axis(axis, rank(x))
     if isinstance(values, np.ndarray):
-        return np.repeat(values, block_size, axis)[tuple(slice(0, int(size)) for size in x.shape)]
+        return values.take(np.arange(int(x.shape[axis])) // block_size, axis)
     raise Unsayable("blocks whose scales are not known")
 
 

@@ -15,6 +15,7 @@ from ._common import (
     is_bool,
     is_float,
     mb,
+    one_axis,
     rank,
     reshaped,
     shape_of,
@@ -93,7 +94,8 @@ def _arg(name: str, mil_name: str) -> None:
         pick = getattr(mb, mil_name)
         if not select_last_index:
             return pick(x=x, axis=axis, keep_dims=bool(keepdims))
-        axis %= rank(x)  # the last one is the first of the reversed axis, counted from the end
+        axis = one_axis(axis, rank(x))
+        # The last one is the first of the reversed axis, counted from the end.
         from_end = pick(x=mb.reverse(x=x, axes=[axis]), axis=axis, keep_dims=bool(keepdims))
         return mb.sub(x=np.int32(shape_of(x)[axis] - 1), y=from_end)
 

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from . import Constant, Unsayable, operator
-from ._common import Tensor, all_axes, along, mb, rank, select
+from ._common import Tensor, all_axes, along, check_constant, mb, rank, select
 
 ROUNDINGS: dict[bytes, Callable[[np.ndarray], np.ndarray]] = {
     b"round_prefer_floor": lambda x: np.ceil(x - 0.5),
@@ -38,6 +38,7 @@ def resize(
     cut = where == b"tf_crop_and_resize"
     ends = np.asarray(roi).reshape(2, -1).T if cut else np.tile([0.0, 1.0], (len(chosen), 1))
     factors, new = _sizes(old, scales, sizes, keep_aspect_ratio_policy, ends)
+    check_constant(max(new))
     # Which is nearest is decided in single precision, as runtimes do: 8 / 1.6 is 5 there.
     number = np.float32 if mode == b"nearest" else np.float64
     at = {
@@ -153,6 +154,7 @@ def _weights(
     width: the kernel's radius of support.
     """
     reach = int(np.ceil(width / scale)) + 1
+    check_constant(len(at), max(size, 2 * reach + 1))
     places = np.floor(at).astype(int)[:, None] + np.arange(-reach, reach + 1)  # (out, near)
     weights = kernel((places - at[:, None]) * scale)
     if exclude:

@@ -63,6 +63,7 @@ def _layer(
         and not np.all(lengths == int(x.shape[1 if layout else 0])),
         "clipping": clip is not None,
         "coupled gates": input_forget,
+        f"hidden_size {hidden_size}": hidden_size not in (None, r.shape[-1]),
         "activations with parameters": activation_alpha and kind != "rnn",
     }
     if asked := [name for name, value in refused.items() if value]:

@@ -1,8 +1,8 @@
 """Operators that reshape, rearrange, pad or cast tensors."""
 
+from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -13,12 +13,15 @@ from ._common import (
     Tensor,
     all_axes,
     as_int,
+    check_constant,
+    check_tensor,
     is_bool,
     is_float,
     like,
     mb,
     mil_dtype,
     moved,
+    one_axis,
     rank,
     reshaped,
     select,
@@ -31,7 +34,7 @@ from ._common import (
 def concat(*tensors: Tensor, axis: int) -> Tensor:
     full = [x for x in tensors if 0 not in x.shape]
     if is_high(full[0]):
-        before, after = split_at(shape_of(full[0]), axis % rank(full[0]))
+        before, after = split_at(shape_of(full[0]), one_axis(axis, rank(full[0])))
         seen = [reshaped(x, [prod(before), int(x.shape[axis]), prod(after)]) for x in full]
         return reshaped(concat(*seen, axis=1), [*before, -1, *after])
     if is_bool(full[0]):
@@ -55,8 +58,8 @@ def reshape(x: Tensor, shape: Constant, *, allowzero=0) -> Tensor:
 
 @operator("Flatten")
 def flatten(x: Tensor, *, axis=1) -> Tensor:
-    rows = int(np.prod(x.shape[: axis if axis >= 0 else rank(x) + axis], dtype=np.int64))
-    return reshaped(x, [rows, -1])
+    before = axis if axis == rank(x) else one_axis(axis, rank(x))
+    return reshaped(x, [prod(shape_of(x)[:before]), -1])
 
 
 @operator("Squeeze")
@@ -96,6 +99,7 @@ def tile(x: Tensor, repeats: Constant) -> Tensor:
         return x
     if all(count == 1 for count in repeats):
         return x
+    check_tensor(*(size * int(count) for size, count in zip(shape_of(x), repeats, strict=True)))
     return moved(lambda x: mb.tile(x=x, reps=np.asarray(repeats, np.int32)), x)
 
 
@@ -116,12 +120,16 @@ def pad(
     chosen = all_axes(axes, rank(x))
     around = np.asarray(pads, np.int64).reshape(2, len(chosen)).T
     for axis, (before, after) in zip(chosen, around.tolist(), strict=True):
+        start, end = max(0, -before), int(x.shape[axis]) - max(0, -after)
+        if start >= end:
+            raise Unsayable(f"a cut of {before} and {after} off an axis of {x.shape[axis]}")
         if min(before, after) < 0:
-            x = sliced(x, axis, max(0, -before), int(x.shape[axis]) - max(0, -after))
+            x = sliced(x, axis, start, end)
     room = np.zeros((rank(x), 2), np.int32)
     room[chosen] = np.maximum(around, 0)
     if not room.any():
         return mb.identity(x=x)
+    check_tensor(*(size + sum(r) for size, r in zip(shape_of(x), room.tolist(), strict=True)))
     fill = 0 if value is None or not value.size else value.reshape(-1)[0]
     if mode == b"constant" and is_float(x):
         pad = room.reshape(-1)
@@ -132,15 +140,24 @@ def pad(
     return x
 
 
+#: Modes of Pad -> the elements at places before, in and after an axis of n.
+PLACES: dict[bytes, Callable[[np.ndarray, int], np.ndarray]] = {
+    b"edge": lambda at, n: at.clip(0, n - 1),
+    b"reflect": lambda at, n: n - 1 - np.abs(n - 1 - at % max(1, 2 * n - 2)),
+    b"wrap": lambda at, n: at % n,
+}
+
+
 def _surrounded(x: Tensor, axis: int, sides: list[int], fill: float, mode: bytes) -> Tensor:
     """Pad one axis with a constant, or with gathered elements of x."""
     size = shape_of(x)
     if mode == b"constant":
         dtype = bool if is_bool(x) else np.int32
+        check_constant(sum(sides), *size[:axis], *size[axis + 1 :])
         before, after = (np.full([*size[:axis], n, *size[axis + 1 :]], fill, dtype) for n in sides)
         return concat(before, x, after, axis=axis)
-    how: Any = mode.decode()  # numpy has ONNX's modes under the same names
-    places = np.pad(np.arange(size[axis]), tuple(sides), mode=how)
+    check_constant(sum(sides))
+    places = PLACES[mode](np.arange(-sides[0], size[axis] + sides[1]), size[axis])
     return mb.gather(x=x, indices=places.astype(np.int32), axis=axis)
 
 
