@@ -1,0 +1,121 @@
+"""Hold random programs to what their steps give from Python, and their ops one by one.
+
+    make random-programs              20,000 programs
+    make random-programs N=500 SEED=3
+    python tests/mlprogram/run/random_programs.py --only 137    these seeds alone
+
+Each is called several times. Between the calls memory is asked for and freed, so that nothing still
+lies by chance where it was; what is true of a call is true of the same call later.
+"""
+
+import argparse
+from collections import Counter
+from pathlib import Path
+import sys
+import tempfile
+import time
+
+sys.path += [str(Path(__file__).parents[n]) for n in (1, 2)]  # which pytest has, and `make` has not
+from _random_forms import RandomProgram  # noqa: E402
+from ane_book.errors import InvalidInput, InvalidPackage  # noqa: E402
+from mlprogram import MLProgram  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+__all__ = ["equal", "faults", "outcome"]
+
+#: How far what kernels compute may be from what ops give one by one, beside the largest value.
+NEAR = {"fp16": 0.03, "fp32": 1e-3}
+
+
+def equal(found: np.ndarray, right: np.ndarray) -> bool:
+    """Bit for bit, but for which of the numbers that are none one is."""
+    same = found.dtype == right.dtype and np.array_equal(found, right, equal_nan=True)
+    signs = np.signbit(found) == np.signbit(right) if found.dtype.kind == "f" else True
+    return bool(same and np.all(signs | np.isnan(right) if found.dtype.kind == "f" else True))
+
+
+def outcome(program: MLProgram, given: dict, state=None) -> dict[str, np.ndarray] | str:
+    """The outputs, or the error's text."""
+    try:
+        return program.predict(given, state)
+    except (InvalidInput, InvalidPackage) as error:
+        return str(error)
+
+
+def faults(seed: int, folder: Path) -> list[str]:
+    """What is wrong with the program of a seed; nothing if all is well."""
+    made, precision = RandomProgram(seed), "fp32" if seed % 4 == 3 else "fp16"
+    ours = MLProgram(made.save(folder / f"{seed}.mlpackage"), precision=precision)
+    python = MLProgram(ours.package, None, precision, without=["runner"], _shared=ours._shared)
+    given = [made.arrays(0), made.arrays(1), made.arrays(0), made.arrays(seed, wild=True)]
+    found, kept = [], []
+    for inputs in given:
+        found.append(outcome(ours, inputs))
+        kept.append(_others())
+    right = [outcome(python, inputs) for inputs in given]
+    wrong = [f"call {i}: {name} is not what Python's calls give" for i in range(len(given))
+             for name in _differ(found[i], right[i])]  # fmt: skip
+    wrong += [f"{name} is another in the same call later" for name in _differ(found[2], found[0])]
+    for i in range(2):
+        wrong += [f"call {i}: {name} is not what the ops give" for name in _far(ours, found[i], given[i])]
+    return wrong
+
+
+def _others() -> list[torch.Tensor]:
+    """Numbers that are none, in memory of the sizes that a program asks for, and has freed."""
+    return [torch.full((n,), torch.nan) for n in range(4, 1600, 12) for _ in range(3)][::2]
+
+
+def _differ(found: dict | str, right: dict | str) -> list[str]:
+    if isinstance(right, str) or isinstance(found, str):
+        return [] if found == right else [f"error {found!r:.200}, where {right!r:.200}"]
+    return [name for name in right if not equal(found[name], right[name])]
+
+
+def _far(program: MLProgram, found: dict | str, given: dict) -> list[str]:
+    """Outputs that are not near what the ops give one by one. What differs more has to be what half
+    precision makes of it anyhow, which single precision shows."""
+    right = outcome(program.plain(), given)
+    if isinstance(right, str) or isinstance(found, str):
+        return [] if isinstance(right, str) and isinstance(found, str) else ["an error"]
+    near = NEAR[program.precision]
+    far = [n for n in right if _distance(found[n], right[n]) > near]
+    if far:
+        single = outcome(program.plain("fp32"), given)
+        far = [n for n in far if _distance(found[n], right[n]) > 4 * _distance(single[n], right[n])]
+    return far
+
+
+def _distance(found: np.ndarray, right: np.ndarray) -> float:
+    """The largest difference, as a share of 1 and the largest value; infinite where one is none."""
+    with np.errstate(all="ignore"):
+        found, right = (np.float64(x) for x in (found, right))
+        if not np.array_equal(np.isfinite(found), np.isfinite(right)):
+            return np.inf
+        finite = np.isfinite(right)
+        apart = np.abs(found - right)[finite].max(initial=0)
+        return float(apart / (1 + np.abs(right[finite]).max(initial=0)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0, help="of the first program")
+    parser.add_argument("--only", type=int, nargs="+", help="the programs of these seeds only")
+    options = parser.parse_args()
+    counts, started = Counter(), time.perf_counter()
+    for seed in options.only or range(options.seed, options.seed + options.cases):
+        with tempfile.TemporaryDirectory() as folder:
+            wrong = faults(seed, Path(folder))
+        counts.update(["wrong" if wrong else "right"])
+        if wrong:
+            print(f"seed {seed}:", *wrong, sep="\n  ", flush=True)
+        if counts.total() % 1000 == 0:
+            print(f"{counts.total():,} programs", flush=True)
+    print(dict(counts), f"{time.perf_counter() - started:,.0f} s")
+    return 1 if counts["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
