@@ -1,12 +1,16 @@
 """Where a stretch's values lie: programs in which a value was once read where it no longer was."""
 
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
+import ctypes
 import pickle
 
 from _package import const, op, typed, write
 from mlprogram import MLProgram
 from mlprogram.kernels import native
 from mlprogram.run import record
+from mlprogram.run.asked import NotNative
+from mlprogram.run.calls import Constant
 from mlprogram.run.states import States, update_state
 from mlprogram.run.stretches import NativeStretch
 import numpy as np
@@ -51,6 +55,71 @@ def sizes(first: int) -> list:
 
 def of_rows(*counts: int) -> list[np.ndarray]:
     return [np.random.default_rng(n).normal(size=(n, 6)).astype(np.float32) for n in counts]
+
+
+def among_others(calls: Iterable) -> Iterator:
+    """Each call while others hold all small pieces of memory that were free."""
+    for given in calls:
+        held = [torch.full((count,), 7.0) for count in range(1, 300) for _ in range(3)]
+        yield given
+        del held
+
+
+@pytest.mark.parametrize("columns", [1, 8, 16, 17])
+@pytest.mark.parametrize("batch", [(), (1,), (2,)])
+@pytest.mark.parametrize("constant", ["left", "right"])
+def test_what_is_made_of_a_constant_lives_on(same, constant, batch, columns):
+    """Operands of an einsum are turned, a constant one when the step is recorded: the copy was once
+    gone before a call read it."""
+    rng, letters = np.random.default_rng(1), "b" * len(batch)
+    left, right, made = (*batch, 5, 2, 3), (*batch, 3, 2, columns), (*batch, 5, 2, columns)
+    given, other = (right, left) if constant == "left" else (left, right)
+    weight = rng.standard_normal(other).astype(np.float32)
+    steps = [
+        op("const", {"w": typed("fp32", *other)}, val=const(weight)),
+        op("add", {"a": typed("fp32", *given)}, x="x", y="x"),
+        op("einsum", {"e": typed("fp32", *made)},
+           values=["w", "a"] if constant == "left" else ["a", "w"],
+           equation=const(f"{letters}chw,{letters}whu->{letters}chu")),
+        op("add", {"y": typed("fp32", *made)}, x="e", y="e"),
+    ]  # fmt: skip
+    calls = [{"x": rng.standard_normal(given).astype(np.float32)} for _ in range(3)]
+    inputs = {"x": typed("fp32", *given)}
+    same(steps, ["y"], inputs, among_others(calls), in_c=columns < 17 or batch != (2,))
+
+
+def test_a_stretch_holds_what_it_has_the_address_of(tmp_path):
+    """Every address of its table that is no part of what a call is given, or makes."""
+    x, matrix = typed("fp32", 1, 64, 1, 4), typed("fp32", 64, 64, 1, 1)
+    steps = [
+        op("const", {"w": matrix}, val=const(np.ones((64, 64, 1, 1), np.float32))),
+        op("conv", {"c": x}, x="x", weight="w"),
+        op("add", {"y": x}, x="c", y="c"),
+    ]
+    program = MLProgram(write(tmp_path / "p", steps, ["y"], {"x": x}))
+    program.predict(program.random_inputs())
+    (stretch,) = program.compiled.parts
+    assert any(isinstance(owner, native.Weight) for owner in stretch.owners)
+
+
+def test_kernels_are_given_owners_and_no_addresses():
+    x, y = torch.ones(4), torch.empty(4)
+    activation = native.kernel("activation")
+    with pytest.raises(ctypes.ArgumentError):
+        activation(x.data_ptr(), y, 4, 0, False, 1)
+    assert activation(x, y, 4, 0, False, 1) == 0 and torch.allclose(y, torch.sigmoid(x))
+
+
+def test_a_copy_that_torch_calls_a_view_is_not_recorded():
+    """As it does of `contiguous`, where tensors know of inference."""
+    with torch.inference_mode():
+        recorder = record.Recorder(plan=None)
+        x, constant = recorder.own(torch.empty(2, 3)), torch.ones(2, 3).t()
+        with recorder, pytest.raises(NotNative, match="torch copies it"):
+            x.t().contiguous()
+        with recorder:
+            copy = constant.contiguous()
+    assert isinstance(recorder.owner(copy), Constant) and recorder.owner(x.t()).tensor is x
 
 
 def test_values_that_shrink_as_a_size_grows(same):

@@ -6,7 +6,7 @@ from functools import cached_property
 from mlprogram.run.plan import Step
 from torch import Tensor
 
-__all__ = ["KernelCall", "Place", "Region", "Written"]
+__all__ = ["Constant", "KernelCall", "Place", "Region", "Written"]
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,23 @@ class Region:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """Memory that is the same in every call: of a weight, or of what was computed from constants
+    when a step was recorded. owner: what it lives with; a table has only its address."""
+
+    address: int
+    owner: object = field(compare=False)
+
+
+@dataclass(frozen=True)
 class Written:
     """Where it is kept how many slots of a state were written; see `run/states.py`."""
 
     state: str
 
 
-#: A region and an offset in it; or nothing and an address or number; or numbers, to be pointed at.
-Place = tuple[Region | tuple[int, ...] | Written | None, int]
+#: Memory, by its owner, and an offset in it; or numbers, to be pointed at; or nothing and a number.
+Place = tuple[Region | Constant | Written | tuple[int, ...] | None, int]
 
 
 @dataclass

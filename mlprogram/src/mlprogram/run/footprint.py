@@ -13,7 +13,6 @@ from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.reader import Package
 from mlprogram.package.values import TensorType
 from mlprogram.run.compile import Compiled
-from mlprogram.run.plan import ExecutionPlan
 from mlprogram.run.stretches import NativeStretch
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ def measure(compiled: Compiled, package: Package, lift: bool) -> Memory:
     """The memory of a function. lift: half precision runs as single."""
     files = [np.frombuffer(blob._map, np.uint8) for blob in package._blobs.values()]
     ranges = [(file.ctypes.data, file.ctypes.data + file.nbytes) for file in files]
-    found = {storage.data_ptr(): storage.nbytes() for storage in _storages(compiled.plan)}
+    found = {storage.data_ptr(): storage.nbytes() for storage in _storages(compiled)}
     laid_out = sum(
         size for start, size in found.items() if not any(a <= start < b for a, b in ranges)
     )
@@ -65,10 +64,13 @@ def _bytes(count: int) -> TensorType:
     return TensorType("uint8", (count,))
 
 
-def _storages(plan: ExecutionPlan) -> Iterator[torch.UntypedStorage]:
-    """The storage of every tensor that the steps refer to, directly or through other objects."""
+def _storages(compiled: Compiled) -> Iterator[torch.UntypedStorage]:
+    """The storage of every tensor that the steps, and the stretches, refer to, directly or through
+    other objects."""
+    plan = compiled.plan
     steps = [*plan.main.all()]
     todo: list[object] = [plan.untouched, plan.main.results]
+    todo += [part.owners for part in compiled.parts if isinstance(part, NativeStretch)]
     todo += [(step.function, step.arguments, step.stored) for step in steps]
     todo += [block.results for step in steps for block in step.blocks]
     seen = set()

@@ -6,7 +6,6 @@ calls of kernels are what they are. Whatever else torch is asked for, only torch
 numbers that follow from sizes alone are computed, so that they cost nothing later.
 """
 
-from bisect import bisect, insort
 from collections.abc import Mapping, Sequence
 import ctypes
 import struct
@@ -24,7 +23,7 @@ from mlprogram.run.asked import (
     entry_of,
     merged_axes,
 )
-from mlprogram.run.calls import KernelCall, Place, Region, Written
+from mlprogram.run.calls import Constant, KernelCall, Place, Region, Written
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step
 from mlprogram.run.slices import record_slice
 import numpy as np
@@ -47,9 +46,8 @@ class Recorder(TorchDispatchMode):
     steps: those that were recorded. calls: what they ask of compiled code, in order.
     values: what they made, or were given, by name, of memory that nobody fills. states: the same.
     known: the values that follow from sizes, also in `values`.
-    regions: the memory of all of these, by index. by_address: the same; starts: those addresses.
+    regions: the memory of all of these, by index. by_address: the same.
     moved: regions that are a part of another one, and at which byte of it (`copies.py`).
-    kept: objects of which the calls have only the address.
     updated: states that are written at known positions.
     masks: where it is noted which slots a mask of attention leaves open.
     """
@@ -63,9 +61,7 @@ class Recorder(TorchDispatchMode):
         self.states: dict[str, Tensor] = {}
         self.regions: list[Region] = []
         self.by_address: dict[int, Region] = {}
-        self.starts: list[int] = []
         self.calls: list[KernelCall] = []
-        self.kept: list[object] = []
         self.moved: dict[int, tuple[Region, int]] = {}
         self.steps: list[Step] = []
         self.updated: dict[str, None] = {}
@@ -103,7 +99,6 @@ class Recorder(TorchDispatchMode):
             while len(made) > count:
                 drop_last()
         self.by_address = {b.tensor.untyped_storage().data_ptr(): b for b in self.regions}
-        self.starts = sorted(self.by_address)
         self.bytes = sum(b.tensor.nbytes for b in self.regions)
 
     def described(self) -> list:
@@ -111,7 +106,7 @@ class Recorder(TorchDispatchMode):
         calls = [(c.entry, c.arguments) for c in self.calls if c.step is self.step]
         made = [self.values[name] for name in self.step.results]
         known = [self.known[name].tolist() for name in self.step.results if name in self.known]
-        places = [(self.region(x), x.shape, x.stride(), int(x.storage_offset())) for x in made]
+        places = [(self.owner(x), x.shape, x.stride(), int(x.storage_offset())) for x in made]
         return [calls, places, known]
 
     def run(self, step: Step) -> Sequence[Tensor]:
@@ -219,10 +214,8 @@ class Recorder(TorchDispatchMode):
         self.bytes += tensor.nbytes
         if not tensor.numel() or self.bytes > LARGEST:
             raise NotNative("it is large" if tensor.numel() else "it has no values")
-        start = tensor.untyped_storage().data_ptr()
         self.regions.append(Region(tensor, len(self.regions), name, is_state, is_known))
-        self.by_address[start] = self.regions[-1]
-        insort(self.starts, start)
+        self.by_address[tensor.untyped_storage().data_ptr()] = self.regions[-1]
         return tensor
 
     def made(self, dtype: torch.dtype, *operands: Tensor) -> Tensor:
@@ -234,6 +227,10 @@ class Recorder(TorchDispatchMode):
         """The memory that a tensor lies in; None if it is a constant."""
         return self.by_address.get(tensor.untyped_storage().data_ptr())
 
+    def owner(self, tensor: Tensor) -> Region | Constant:
+        """The memory that a tensor lies in."""
+        return self.region(tensor) or Constant(tensor.untyped_storage().data_ptr(), tensor)
+
     def origin(self, tensor: Tensor) -> tuple[Region | None, int]:
         """The memory that a tensor lies in now, and at which byte of it."""
         region, at = self.region(tensor), int(tensor.storage_offset()) * tensor.itemsize
@@ -242,14 +239,15 @@ class Recorder(TorchDispatchMode):
         whole, offset = self.moved[region.index]
         return whole, offset + at
 
-    def place(self, address: int | None) -> Place:
-        """The region and the offset in it that an address is; or the address of a constant."""
-        index = bisect(self.starts, address or 0) - 1
-        if address and index >= 0:
-            region, offset = self.by_address[self.starts[index]], address - self.starts[index]
-            if offset < region.bytes:
-                return region, offset
-        return None, address or 0
+    def place(self, given: Tensor | native.Numbers | native.Weight | None) -> Place:
+        """The memory that a kernel is given, and the offset in it."""
+        if isinstance(given, Tensor):
+            return self.owner(given), int(given.storage_offset()) * given.itemsize
+        if isinstance(given, native.Numbers):
+            return given.words, 0
+        if given is None:
+            return None, 0
+        return Constant(given.address, given), 0
 
     # --- calls --------------------------------------------------------------------------------
 
@@ -257,12 +255,8 @@ class Recorder(TorchDispatchMode):
         """Record the call of a compiled kernel."""
         words: list[Place] = []
         for value, type_ in zip(given, native.SIGNATURES[name], strict=True):
-            if isinstance(value, ctypes.Array):
-                words += map(self.place, value)
-            elif isinstance(value, native.Numbers):
-                words.append((value.words, 0))
-            elif type_ is ctypes.c_void_p:
-                words.append(self.place(value))
+            if type_ is native.Pointer:
+                words += map(self.place, value if isinstance(value, tuple) else (value,))
             elif type_ is ctypes.c_float:
                 words.append((None, *struct.unpack("q", struct.pack("d", value))))
             else:
@@ -313,9 +307,7 @@ class Recorder(TorchDispatchMode):
 
     def call(self, name: str, tensors: list[Tensor], numbers: list[int]) -> None:
         """Record the call of an entry of tensors, and of numbers that stay as they are."""
-        self.kept += [x for x in tensors if self.region(x) is None]
-        places = [self.place(x.data_ptr()) for x in tensors]
-        words = [*places, (tuple(map(int, numbers)), 0)]
+        words = [*map(self.place, tensors), (tuple(map(int, numbers)), 0)]
         self.calls.append(KernelCall(native.entry(name), words, self.step))
 
     def copied(self, x: Tensor, to: Tensor) -> Tensor:
@@ -344,5 +336,15 @@ class Recorder(TorchDispatchMode):
         if func is _aten.empty.memory_format:
             return self.own(func(*args, **kwargs))
         if func.is_view or func is _aten._unsafe_view.default:
-            return func(*args, **kwargs)
+            made = func(*args, **kwargs)
+            self.check_views(made if isinstance(made, list | tuple) else [made], args[0])
+            return made
         raise NotNative(f"torch computes it: {func}")
+
+    def check_views(self, made: Sequence[Tensor], x: Tensor) -> None:
+        """Raise NotNative if these are no views of x, as torch may say of `contiguous`, but copies
+        of what no one has filled yet. A copy of a constant is another one."""
+        storage = x.untyped_storage().data_ptr()
+        is_copied = any(view.untyped_storage().data_ptr() != storage for view in made)
+        if is_copied and self.region(x):
+            raise NotNative("torch copies it")

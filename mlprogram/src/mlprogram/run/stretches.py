@@ -19,7 +19,7 @@ from mlprogram.analysis.aliases import uses
 from mlprogram.kernels import native
 from mlprogram.kernels.native.threads import threads
 from mlprogram.run.asked import NotNative
-from mlprogram.run.calls import KernelCall, Region, Written
+from mlprogram.run.calls import Constant, KernelCall, Region, Written
 from mlprogram.run.copies import change_in_place
 from mlprogram.run.lines import Line, Row, is_straight
 from mlprogram.run.plan import ExecutionPlan, Name, Step
@@ -61,7 +61,8 @@ class NativeStretch:
     run is what they would have recorded for `size`. plain: the same from Python, for values that
     are not what the program declares, from the first of its steps on or from a later one:
     `plain(first)(states, *values)`, of those that `needed` names. calls: how many of compiled code.
-    arena: its bytes. held: those of the values in it.
+    arena: its bytes. held: those of the values in it. owners: what holds the memory of constants,
+    of which the table has only addresses.
     """
 
     plain: Callable[[int], Callable[..., tuple]]
@@ -69,7 +70,9 @@ class NativeStretch:
     def __init__(self, places: Sequence[int], recorders: list[Recorder], made: list[str]):
         change_in_place(recorders, made)
         last = recorders[-1]
-        self.steps, self.made, self._kept = last.steps, made, [r.kept for r in recorders]
+        self.steps, self.made = last.steps, made
+        named = (b for r in recorders for call in r.calls for b, _ in call.arguments)
+        self.owners = [*{b: b.owner for b in named if isinstance(b, Constant)}.values()]
         bases = self._number(last)
         sizes = [
             max(b.bytes for b in same) for same in zip(*[r.regions for r in recorders], strict=True)
@@ -124,7 +127,7 @@ class NativeStretch:
                     words += [self._table, 8 * (length + len(tail))]
                     tail += b
                 else:
-                    base, begin = addresses[b]
+                    base, begin = (0, b.address) if isinstance(b, Constant) else addresses[b]
                     words += [base, begin + offset]
         self._length = length
         regions = [[recorder.regions[b.index].tensor for b in some] for some in self._ordered]

@@ -36,7 +36,22 @@ TYPES = {
     )
 }  # fmt: skip
 
-_P, _N, _FLAG, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
+
+class Pointer:
+    """An argument that is a pointer. Kernels are called with what owns the memory and never with an
+    address alone, so that whoever records a call knows what has to live as long as the record."""
+
+    @staticmethod
+    def from_param(owner: "Tensor | tuple[Tensor | None, ...] | Numbers | Weight | None"):
+        if isinstance(owner, Tensor):
+            return ctypes.c_void_p(owner.data_ptr())
+        if isinstance(owner, tuple):
+            pointers = [None if x is None else x.data_ptr() for x in owner]
+            return (ctypes.c_void_p * len(pointers))(*pointers)
+        return None if owner is None else owner._as_parameter_
+
+
+_P, _N, _FLAG, _REAL = Pointer, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 SIGNATURES = {
     "matvec": (_P, _P, _P, _FLAG),
     "matmat": (_P, _P, _P, _N, _FLAG),
@@ -171,7 +186,8 @@ def _library() -> tuple[ctypes.CDLL | None, str]:
     library, reason = load([*SIGNATURES, "instruction_set", "run_steps"])
     if library:
         library.instruction_set.restype = ctypes.c_char_p
-        library.run_steps.argtypes, library.run_steps.restype = (_P, _N, _P, _FLAG), _N
+        library.run_steps.argtypes = (ctypes.c_void_p, _N, ctypes.c_void_p, _FLAG)
+        library.run_steps.restype = _N
     for name, argtypes in SIGNATURES.items() if library else ():
         function = getattr(library, name)
         function.argtypes, function.errcheck = argtypes, _check
@@ -218,7 +234,8 @@ class Weight:
             half_weights=half_weights,
             block=block,
         )
-        self._address = ctypes.addressof(self._matrix)
+        self.address = ctypes.addressof(self._matrix)
+        self._as_parameter_ = ctypes.c_void_p(self.address)
         self._matvec, self._matmat = kernel("matvec"), kernel("matmat")
         self._expand = kernel("expand")
         self._expand_activations = kernel("expand_activations")
@@ -255,9 +272,9 @@ class Weight:
         if tokens > 1 and several_by_torch():
             self._multiply_by_torch(x, y)
         elif tokens == 1:
-            self._matvec(self._address, x.data_ptr(), y.data_ptr(), threads())
+            self._matvec(self, x, y, threads())
         elif tokens:
-            self._matmat(self._address, x.data_ptr(), y.data_ptr(), tokens, threads())
+            self._matmat(self, x, y, tokens, threads())
 
     def _multiply_by_torch(self, x: Tensor, y: Tensor) -> None:
         """Multiply several tokens with torch, expanding some rows of the weight to float32 at a
@@ -272,7 +289,7 @@ class Weight:
             if data.dtype == torch.float32:
                 rows = data[first:end]
             else:
-                self._expand(self._address, rows.data_ptr(), first, end)
+                self._expand(self, rows, first, end)
             torch.mm(rows, x, out=out)
             if bias is not None:
                 out += bias[first:end, None]
@@ -283,5 +300,5 @@ class Weight:
         if x.dtype == torch.float32 and self._keep[0].dtype != torch.uint8:
             return x.reshape(self.columns, tokens)
         wide = torch.empty(self.columns, tokens)
-        self._expand_activations(self._address, x.data_ptr(), wide.data_ptr(), tokens)
+        self._expand_activations(self, x, wide, tokens)
         return wide

@@ -102,7 +102,7 @@ def softmax(shape: tuple[int, ...], dtype: torch.dtype, axis: int) -> Callable[[
 
     def run(x: Tensor) -> Tensor:
         y = torch.empty(shape, dtype=dtype)
-        function(x.data_ptr(), y.data_ptr(), outer, size, inner, half)
+        function(x, y, outer, size, inner, half)
         return y
 
     return run
@@ -124,8 +124,7 @@ def layer_norm(
 
     def run(x: Tensor) -> Tensor:
         y = torch.empty(shape, dtype=dtype)
-        scale, shift = (None if t is None else t.data_ptr() for t in factors)
-        function(x.data_ptr(), y.data_ptr(), scale, shift, outer, size, inner, epsilon, half)
+        function(x, y, *factors, outer, size, inner, epsilon, half)
         return y
 
     return run
@@ -150,12 +149,9 @@ def rms_norm(
 
     def run(x: Tensor) -> Tensor:
         y = torch.empty(x.shape, dtype=dtype)
-        pointer = None if factors is None else factors.data_ptr()
         outer = x.numel() // (size * inner)
-        function(
-            x.data_ptr(), y.data_ptr(), pointer, outer, size, inner, added, epsilon, half, rounding,
-            threads(),
-        )  # fmt: skip
+        sizes = outer, size, inner
+        function(x, y, factors, *sizes, added, epsilon, half, rounding, threads())
         return y
 
     return run
@@ -167,7 +163,7 @@ def activation(how: Activation) -> Callable[[Tensor], Tensor]:
 
     def run(x: Tensor) -> Tensor:
         y, half = torch.empty(x.shape, dtype=x.dtype), x.dtype == torch.float16
-        function(x.data_ptr(), y.data_ptr(), x.numel(), how, half, threads())
+        function(x, y, x.numel(), how, half, threads())
         return y
 
     return run
@@ -183,10 +179,8 @@ def gather(axis: int, wraps: bool) -> Callable[[Tensor, Tensor], Tensor | None]:
     def run(x: Tensor, indices: Tensor) -> Tensor | None:
         before, after = x.shape[:axis], x.shape[axis + 1 :]
         y = torch.empty((*before, *indices.shape, *after), dtype=x.dtype)
-        outside = function(
-            x.data_ptr(), indices.data_ptr(), y.data_ptr(), prod(before), x.shape[axis],
-            prod(after) * x.itemsize, indices.numel(), TYPES[indices.dtype], wraps,
-        )  # fmt: skip
+        sizes = prod(before), x.shape[axis], prod(after) * x.itemsize, indices.numel()
+        outside = function(x, indices, y, *sizes, TYPES[indices.dtype], wraps)
         return None if outside else y
 
     return run
@@ -198,7 +192,7 @@ def gated(dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
 
     def run(gate: Tensor, x: Tensor) -> Tensor:
         y = torch.empty(gate.shape, dtype=dtype)
-        function(gate.data_ptr(), x.data_ptr(), y.data_ptr(), gate.numel(), half, threads())
+        function(gate, x, y, gate.numel(), half, threads())
         return y
 
     return run
@@ -223,10 +217,7 @@ def rotary(
     def run(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         y = torch.empty(x.shape, dtype=dtype)
         length = prod(x.shape[axis:]) // 2
-        function(
-            x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr(), x.numel(), cos.numel(),
-            length, turn, half, threads(),
-        )  # fmt: skip
+        function(x, cos, sin, y, x.numel(), cos.numel(), length, turn, half, threads())
         return y
 
     return run
@@ -249,14 +240,12 @@ def attention(
     counts = (ctypes.c_int64 * 2)(*slots)
     record = _Attention(*shape, counts, mask_rows, half, rounding, scale)
     numbers, parts = Numbers(record), len(slots)
-    Pointers = ctypes.c_void_p * 2
+    absent = (None,) * (2 - parts)
 
     def run(q: Tensor, mask: Tensor | None, *cache: Tensor) -> Tensor:
         out = torch.empty(shape, dtype=dtype)
-        keys = Pointers(*[x.data_ptr() for x in cache[:parts]])
-        values = Pointers(*[x.data_ptr() for x in cache[parts:]])
-        of_mask = None if mask is None else mask.data_ptr()
-        function(numbers, q.data_ptr(), keys, values, of_mask, out.data_ptr(), threads())
+        keys, values = cache[:parts] + absent, cache[parts:] + absent
+        function(numbers, q, keys, values, mask, out, threads())
         return out
 
     return run
@@ -273,10 +262,7 @@ def batch_matmul(
 
     def run(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty((*batch, rows, columns), dtype=dtype)
-        function(
-            x.data_ptr(), y.data_ptr(), out.data_ptr(), count, rows, columns, depth, transpose_y,
-            half,
-        )  # fmt: skip
+        function(x, y, out, count, rows, columns, depth, transpose_y, half)
         return out
 
     return run
@@ -320,10 +306,8 @@ def _einsum_of_many(
             steps = _steps(x)
         y = y if y.stride(-1) == 1 else y.contiguous()
         out = torch.empty((*x_shape[:-1], columns), dtype=dtype)
-        function(
-            x.data_ptr(), y.data_ptr(), out.data_ptr(), heads, rows, depth, columns,
-            *steps[-3:], *y.stride()[-3:-1], half, threads(),
-        )  # fmt: skip
+        sizes = heads, rows, depth, columns
+        function(x, y, out, *sizes, *steps[-3:], *y.stride()[-3:-1], half, threads())
         return out
 
     return run
