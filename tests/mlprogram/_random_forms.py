@@ -21,43 +21,43 @@ SLOTS = (64, 65, 511, 512, 513)
 
 
 class RandomProgram(Operands):
-    """The program of a seed. outputs: its outputs, by name."""
+    """The program of a seed. outputs: the names of its outputs."""
 
     def __init__(self, seed: int):
         super().__init__(seed)
-        self.x = self.given("fp32", self.shape(3))
+        self.given("fp32", self.shape(3))
         forms = [
             self.elementwise, self.whole, self.compare, self.choose, self.moves, self.gathered,
             self.softmax, self.layer_norm, self.activation, self.matmul, self.matmul, self.product,
             self.conv, self.einsum, self.einsum, self.reduce, self.norm_of_pair,
             self.norm_spelled_out, self.rotary, self.gated, self.attention, self.attention,
-            self.attention_in_parts,
+            self.attention_in_parts, self.remember, self.rotary,
         ]  # fmt: skip
         for form in self.rng.choices(forms, k=FORMS):
             form(self.rng.choice(["fp32", "fp16"]))
-        made = [v for v in self.values if v.dtype != "bool" and str(v.item).startswith("v")]
-        self.outputs = {v.item: v for v in [*self.rng.sample(made, min(3, len(made))), *made[-2:]]}
+        made = [v.item for v in self.values if v.dtype != "bool" and str(v.item).startswith("v")]
+        self.outputs = [*dict.fromkeys([*self.rng.sample(made, min(3, len(made))), *made[-2:]])]
 
     def save(self, path: Path) -> Path:
-        return self.write(path, [*self.outputs])
+        return self.write(path, self.outputs)
 
     def arrays(self, seed: int, wild: bool = False) -> dict[str, np.ndarray]:
-        """Inputs. wild: numbers that overflow, vanish or are none, in half precision or in both."""
-        self.numbers = np.random.default_rng(seed)
-        found = {}
+        """Inputs. wild: floats that overflow, vanish or are none, and places that are not there."""
+        self.numbers, found = np.random.default_rng(seed), {}
         for name, (dtype, shape, low, high) in self.inputs.items():
             if low is not None:
-                high = high + self.numbers.integers(-1, 2) if wild else high
-                array = self.numbers.integers(low, np.maximum(high, low + 1), shape)
+                high = np.maximum(high + (self.numbers.integers(-1, 2) if wild else 0), low + 1)
+                found[name] = self.numbers.integers(low, high, shape).astype(np.int32)
             else:
                 array = self.array(dtype, shape)
-            if wild and dtype in ("fp32", "fp16"):
-                with np.errstate(over="ignore"):
-                    array = array * 10.0 ** self.numbers.integers(-4, 5, shape)
-                    array.flat[: seed % 4] = (np.inf, -np.inf, np.nan)[: seed % 4]
-            with np.errstate(over="ignore"):
-                found[name] = np.asarray(array, {"fp16": np.float16, "fp32": np.float32}.get(
-                    dtype, np.int32 if dtype == "int32" else np.bool_))  # fmt: skip
+                found[name] = self.spoilt(array) if wild and array.dtype.kind == "f" else array
+        return found
+
+    def spoilt(self, array: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            powers = 10.0 ** self.numbers.integers(-4, 5, array.shape)
+            found = np.array(array * powers, array.dtype)
+        found.reshape(-1)[:3] = [np.inf, -np.inf, np.nan][: found.size]
         return found
 
     # --- ops of single values, and moves ------------------------------------------------------
@@ -99,6 +99,11 @@ class RandomProgram(Operands):
         x = self.operand(dtype, self.shape(self.rng.randrange(1, 5)), depth=4)
         self.add("identity", dtype, x.shape, x=x)
 
+    def remember(self, dtype: str) -> None:
+        """A state, which other ops may read from now on."""
+        x = self.cached(dtype, self.shape(3))
+        self.add("add", dtype, x.shape, x=x, y=self.operand(dtype, self.broadcast(x.shape)))
+
     def gathered(self, dtype: str) -> None:
         shape = self.shape(3)
         self.picked(dtype, shape, lambda dtype, shape: self.operand(dtype, shape, depth=2))
@@ -131,7 +136,9 @@ class RandomProgram(Operands):
 
     def factor(self, dtype: str, shape: Shape) -> Value:
         """Mostly a constant, as weights are."""
-        return self.constant(dtype, shape) if self.rng.random() < 0.8 else self.operand(dtype, shape)
+        return (
+            self.constant(dtype, shape) if self.rng.random() < 0.8 else self.operand(dtype, shape)
+        )
 
     def reduce(self, dtype: str) -> None:
         shape, kept = self.shape(3), self.rng.random() < 0.5
@@ -144,7 +151,7 @@ class RandomProgram(Operands):
         shape = self.shape(self.rng.choice([2, 3, 4]))
         axis = self.axis(shape)
         twice = tuple(2 * n if i == axis else n for i, n in enumerate(shape))
-        x = self.operand(dtype, shape)
+        x = self.made(dtype, shape)
         minus = self.add("mul", dtype, shape, x=x, y=np.array(-1, x_type(dtype)))
         both = self.add("concat", dtype, twice, values=[x, minus], axis=axis, interleave=False)
         norm = self.add("layer_norm", dtype, twice, x=both, axes=[axis], epsilon=0.25)
@@ -163,7 +170,7 @@ class RandomProgram(Operands):
 
     def norm_spelled_out(self, dtype: str) -> None:
         shape, how = self.shape(self.rng.choice([2, 3])), self.rng.randrange(3)
-        axis, x = self.axis(shape), self.operand(dtype, shape)
+        axis, x = self.axis(shape), self.made(dtype, shape)
         widened = self.rng.random() < 0.5
         inner = "fp32" if widened else dtype
         wide = self.add("cast", "fp32", shape, x=x, dtype="fp32") if widened else x
@@ -188,7 +195,7 @@ class RandomProgram(Operands):
         half = tuple(whole)
         whole[along] *= 2
         shape, axis = tuple(whole), len(whole) + along
-        x, tables = self.operand(dtype, shape), shape[min(along, -2) :]
+        x, tables = self.made(dtype, shape), shape[min(along, -2) :]
         if self.rng.random() < 0.5:
             first, second = self.several("split", [(dtype, half)] * 2, x=x, num_splits=2, axis=axis)
         else:
@@ -200,12 +207,12 @@ class RandomProgram(Operands):
             minus = self.add("mul", dtype, half, x=second, y=np.array(-1, x_type(dtype)))
             second = self.rng.choice([minus, minus, second])
             turned = self.add("concat", dtype, shape, values=[second, first], **joined)
-            cos, sin = (self.operand(dtype, tables) for _ in range(2))
+            cos, sin = (self.made(dtype, tables) for _ in range(2))
             parts = [self.add("mul", dtype, shape, x=x, y=cos)]
             parts += [self.add("mul", dtype, shape, x=turned, y=sin)]
             self.add("add", dtype, shape, x=parts[0], y=parts[1])
             return
-        cos, sin = (self.operand(dtype, half[min(along, -2) :]) for _ in range(2))
+        cos, sin = (self.made(dtype, half[min(along, -2) :]) for _ in range(2))
         pairs = [(first, cos), (second, sin), (second, cos), (first, sin)]
         products = [self.add("mul", dtype, half, x=a, y=b) for a, b in pairs]
         halves = [self.add("sub", dtype, half, x=products[0], y=products[1])]
@@ -214,8 +221,8 @@ class RandomProgram(Operands):
 
     def gated(self, dtype: str) -> None:
         shape = self.shape(self.rng.choice([1, 2, 3]))
-        gate = self.add("silu", dtype, shape, x=self.operand(dtype, shape))
-        self.add("mul", dtype, shape, x=gate, y=self.operand(dtype, shape))
+        gate = self.add("silu", dtype, shape, x=self.made(dtype, shape))
+        self.add("mul", dtype, shape, x=gate, y=self.made(dtype, shape))
 
     # --- products -----------------------------------------------------------------------------
 
@@ -239,7 +246,7 @@ class RandomProgram(Operands):
         if self.rng.random() < 0.7:
             return self.factor(dtype, shape)
         data = self.numbers.integers(-127, 128, shape).astype(np.int32)
-        scale = (self.numbers.uniform(0.2, 1, (shape[0], *[1] * (len(shape) - 1))) / 64)
+        scale = self.numbers.uniform(0.2, 1, (shape[0], *[1] * (len(shape) - 1))) / 64
         data = Value(const(data, "int8"), "int8", shape)
         name = "constexpr_blockwise_shift_scale"
         return self.add(name, dtype, shape, data=data, scale=scale.astype(x_type(dtype)))
@@ -268,7 +275,7 @@ class RandomProgram(Operands):
         columns = self.some(16, 17)
         x, y = (*batch, rows, heads, depth), (*batch, depth, heads, columns)
         if self.rng.random() < 0.4:  # turned, as it is read without a copy
-            perm = [*range(len(batch)), *range(len(x))[: -4 : -1]]
+            perm = [*range(len(batch)), *range(len(x))[:-4:-1]]
             turned = self.operand(dtype, tuple(x[axis] for axis in perm), depth=1)
             first = self.add("transpose", dtype, x, x=turned, perm=perm)
         else:
@@ -287,7 +294,9 @@ class RandomProgram(Operands):
         known = self.constant(dtype, shape, array)
         if self.rng.random() < 0.3:
             return known
-        zeros = self.add("mul", dtype, shape, x=self.given(dtype, shape), y=np.array(0, x_type(dtype)))
+        zeros = self.add(
+            "mul", dtype, shape, x=self.given(dtype, shape), y=np.array(0, x_type(dtype))
+        )
         return self.add("add", dtype, shape, x=zeros, y=known)
 
     def scored(self, dtype: str, x: Value, mask_rows: int) -> Value:
@@ -309,43 +318,58 @@ class RandomProgram(Operands):
             return self.add("softmax", dtype, x.shape, x=x, axis=-1)
         top = (*x.shape[:-1], 1)
         along = {"axes": [-1], "keep_dims": True}
-        below = self.add("sub", dtype, x.shape, x=x, y=self.add("reduce_max", dtype, top, x=x, **along))
+        below = self.add(
+            "sub", dtype, x.shape, x=x, y=self.add("reduce_max", dtype, top, x=x, **along)
+        )
         raised = self.add("exp", dtype, x.shape, x=below)
         total = self.add("reduce_sum", dtype, top, x=raised, **along)
         return self.add("real_div", dtype, x.shape, x=raised, y=total)
 
+    def slots(self, dtype: str, shape: Shape) -> Value:
+        return self.cached(dtype, shape) if self.rng.random() < 0.3 else self.made(dtype, shape)
+
     def heads(self, dtype: str, heads: Shape, slots: int, depth: int) -> list[Value]:
         """Keys and values, a head of which may be read by all."""
         own = self.rng.choice([heads, (*heads[:-1], 1)])
-        return [self.operand(dtype, (*own, slots, depth), depth=1) for _ in range(2)]
+        return [self.slots(dtype, (*own, slots, depth)) for _ in range(2)]
 
     def attention(self, dtype: str) -> None:
         heads = self.rng.choice([(), (2,), (1, 2), (1, 4), (2, 3)])
-        tokens, depth = self.rng.choice([1, 1, 2, 3, 8, 9, 16, 17]), self.rng.choice([1, 2, 8, 15, 16, 17, 33])
+        tokens, depth = (
+            self.rng.choice([1, 1, 2, 3, 8, 9, 16, 17]),
+            self.rng.choice([1, 2, 8, 15, 16, 17, 33]),
+        )
         slots = self.some(*SLOTS)
-        query = self.operand(dtype, (*heads, tokens, depth), depth=1)
+        query = self.made(dtype, (*heads, tokens, depth))
         if not heads:
             keys, values = (self.operand(dtype, (slots, depth)) for _ in range(2))
         else:
             keys, values = self.heads(dtype, heads, slots, depth)
         if len(heads) == 2 and self.rng.random() < 0.3:
-            values = keys if keys.shape[:-2] == heads else self.operand(dtype, (*heads, slots, depth))
+            values = (
+                keys if keys.shape[:-2] == heads else self.operand(dtype, (*heads, slots, depth))
+            )
             keys = values
             more = {"attn_mask": self.mask(dtype, (1, 1, tokens, slots))}
             self.add("scaled_dot_product_attention", dtype, query.shape, query=query, key=keys,
                      value=values, **self.rng.choice([more, {}]))  # fmt: skip
             return
-        scores = self.add("matmul", dtype, (*heads, tokens, slots), x=query, y=keys, transpose_y=True)
+        scores = self.add(
+            "matmul", dtype, (*heads, tokens, slots), x=query, y=keys, transpose_y=True
+        )
         weights = self.softmax_of(dtype, self.scored(dtype, scores, self.rng.choice([1, tokens])))
         self.add("matmul", dtype, query.shape, x=weights, y=values)
 
     def attention_in_parts(self, dtype: str) -> None:
         """Over the slots of a cache, and new ones."""
         heads, depth = self.rng.choice([(2,), (1, 2), (1, 4)]), self.rng.choice([1, 2, 8, 16, 17])
-        tokens, slots = self.rng.choice([1, 2, 5, 9]), [self.some(*SLOTS), self.rng.choice([1, 2, 5])]
-        query = self.operand(dtype, (*heads, tokens, depth), depth=1)
+        tokens, slots = (
+            self.rng.choice([1, 2, 5, 9]),
+            [self.some(*SLOTS), self.rng.choice([1, 2, 5])],
+        )
+        query = self.made(dtype, (*heads, tokens, depth))
         own = self.rng.choice([heads, (*heads[:-1], 1)])
-        parts = [[self.operand(dtype, (*own, n, depth), depth=1) for _ in range(2)] for n in slots]
+        parts = [[self.slots(dtype, (*own, n, depth)) for _ in range(2)] for n in slots]
         scores = [
             self.add("matmul", dtype, (*heads, tokens, n), x=query, y=keys, transpose_y=True)
             for n, (keys, _) in zip(slots, parts, strict=True)

@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from random import Random
 
-from _package import CODES, blob, const, op, typed, write
+from _package import blob, const, op, typed, write
 import numpy as np
 
 __all__ = ["LARGEST", "SIZES", "Operands", "Value"]
@@ -21,11 +21,15 @@ SIZES = (1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 31, 32, 33, 63
 LARGEST = 1200  # elements of most values
 
 DTYPES = {"fp32": np.float32, "fp16": np.float16, "int32": np.int32, "bool": np.bool_}
+FLOATS = ("fp32", "fp16")
 NARROW = ("int8", "uint8", "int16", "uint16")  # whole numbers that are cast to and from
 MOVES = frozenset(
-    "identity transpose reshape slice_by_index slice_by_size split squeeze expand_dims flatten2d "
-    "tile concat stack gather cast slice_update select".split()
-)
+    [
+        "cast", "concat", "expand_dims", "flatten2d", "gather", "identity", "reshape", "select",
+        "slice_by_index", "slice_by_size", "slice_update", "split", "squeeze", "stack", "tile",
+        "transpose",
+    ]
+)  # fmt: skip
 
 Shape = tuple[int, ...]
 
@@ -42,13 +46,15 @@ class Value:
 
 class Operands:
     """A program in the making. values: what ops may read. inputs: name -> (dtype, shape, the least
-    value, what is above the largest). numbers: what constants are drawn from."""
+    value, what is above the largest). states: name -> (dtype, shape). numbers: what constants are
+    drawn from."""
 
     def __init__(self, seed: int):
         self.rng, self.numbers = Random(f"operands {seed}"), np.random.default_rng(seed)
         self.operations: list = []
         self.values: list[Value] = []
         self.inputs: dict[str, tuple] = {}
+        self.states: dict[str, tuple[str, Shape]] = {}
         self.weights: list[tuple[int, bytes]] = []
         self.sizes = self.rng.sample(SIZES, 4)
 
@@ -56,6 +62,8 @@ class Operands:
 
     def write(self, path: Path, outputs: list[str]) -> Path:
         inputs = {name: typed(dtype, *shape) for name, (dtype, shape, *_) in self.inputs.items()}
+        for name, (dtype, shape) in self.states.items():
+            inputs[name] = typed(dtype, *shape, kind="state")
         return write(path, self.operations, outputs, inputs, self.weights)
 
     def several(self, kind: str, made: list[tuple[str, Shape]], /, **inputs) -> list[Value]:
@@ -65,7 +73,7 @@ class Operands:
         given = {key: self._item(x) for key, x in inputs.items()}
         found = []
         for dtype, shape in made:
-            whole = dtype not in ("fp16", "fp32")
+            whole = dtype not in FLOATS
             name, kept = f"v{len(self.operations)}_{len(found)}", kind in MOVES or whole
             found.append(Value(name, dtype, tuple(map(int, shape)), exact and kept))
         types = {v.item: typed(v.dtype, *v.shape) for v in found}
@@ -87,7 +95,7 @@ class Operands:
 
     def array(self, dtype: str, shape: Shape) -> np.ndarray:
         """Floats between 1/4 and 2 of either sign, small whole numbers, truth values."""
-        if dtype in ("fp32", "fp16"):
+        if dtype in FLOATS:
             signs = self.numbers.choice([-1, 1], shape)
             return (signs * self.numbers.uniform(0.25, 2, shape)).astype(DTYPES[dtype])
         low, high = (0, 2) if dtype == "bool" else (-9, 9)
@@ -98,7 +106,7 @@ class Operands:
         array, how = self.array(dtype, shape) if array is None else array, self.rng.random()
         if how < 0.15:
             return Value(const(array), dtype, shape)
-        if how < 0.6 or dtype not in ("fp32", "fp16"):
+        if how < 0.6 or dtype not in FLOATS:
             value = const(array)
         else:
             at = 64 + sum(64 + len(data) + -len(data) % 64 for _, data in self.weights)
@@ -138,9 +146,15 @@ class Operands:
             move = self.rng.choice(moves)
             ways += [lambda: move(dtype, shape, lambda d, s: self.operand(d, s, exact, depth - 1))]
             ways += ways[-1:] * 5
-            if dtype in ("fp16", "fp32") and not exact:
+            if dtype in FLOATS and not exact:
                 ways += [lambda: self.computed(dtype, shape, depth)] * 2
         return self.rng.choice(ways)()
+
+    def made(self, dtype: str, shape: Shape) -> Value:
+        """An operand that is mostly computed, as what kernels of groups take is."""
+        if self.rng.random() < 0.6:
+            return self.computed(dtype, shape, 1)
+        return self.operand(dtype, shape, depth=1)
 
     def broadcast(self, shape: Shape) -> Shape:
         """A shape that broadcasts to this one."""
@@ -150,7 +164,7 @@ class Operands:
     # --- operands made of others --------------------------------------------------------------
 
     def computed(self, dtype: str, shape: Shape, depth: int) -> Value:
-        kind = self.rng.choice(["add", "sub", "mul", "silu", "relu"])
+        kind = self.rng.choice(["add", "sub", "mul", "mul", "silu", "relu"])
         x = self.operand(dtype, shape, depth=depth - 1)
         if kind in ("silu", "relu"):
             return self.add(kind, dtype, shape, x=x)
@@ -277,6 +291,19 @@ class Operands:
         begin = self.given("int32", (len(shape),), 0, room)
         end = self.add("add", "int32", begin.shape, x=begin, y=np.array(size, np.int32))
         return begin, end
+
+    def cached(self, dtype: str, shape: Shape) -> Value:
+        """A state of which a part is written, as it is then or was before."""
+        name, size = f"s{len(self.states)}", [self.rng.randrange(1, n + 1) for n in shape]
+        self.states[name] = dtype, shape
+        state = Value(name, dtype, shape, exact=False)
+        before = self.add("read_state", dtype, shape, input=state)
+        update, (begin, end) = self.operand(dtype, (*size,), depth=1), self.place(shape, size)
+        after = self.add(
+            "slice_update", dtype, shape, x=before, update=update, begin=begin, end=end
+        )
+        self.several("write_state", [], input=state, data=after)
+        return self.rng.choice([before, after, self.add("read_state", dtype, shape, input=state)])
 
     def picked(self, dtype: str, shape: Shape, operand: Callable) -> Value:
         """Rows that indices choose, or a slice at a place that is not known until the call."""
