@@ -220,21 +220,20 @@ class Operands:
 
     def shaped(self, dtype: str, shape: Shape, operand: Callable) -> Value:
         """Of another shape with as many elements."""
-        if len(shape) > 1 and self.rng.random() < 0.3:
-            axis = self.rng.randrange(len(shape))  # an axis becomes two, or goes away
-            if shape[axis] == 1:
-                x = operand(dtype, (*shape[:axis], *shape[axis + 1 :]))
-                return self.add("expand_dims", dtype, shape, x=x, axes=[axis])
-        if self.rng.random() < 0.3:
-            axis = self.rng.randrange(len(shape) + 1)
-            x = operand(dtype, (*shape[:axis], 1, *shape[axis:]))
-            return self.add("squeeze", dtype, shape, x=x, axes=[axis])
-        if len(shape) == 2 and self.rng.random() < 0.3:
-            return self.add("flatten2d", dtype, shape, x=operand(dtype, (shape[0], 1, shape[1])))
-        if not shape:
-            return self.add("squeeze", dtype, shape, x=operand(dtype, (1,)), axes=[0])
-        whole = self.rng.choice([(prod(shape),), shape[::-1], (1, *shape), (*shape[::-1], 1)])
-        return self.add("reshape", dtype, shape, x=operand(dtype, whole), shape=[*shape])
+        axis = self.rng.randrange(len(shape) + 1)
+        longer, ones = (*shape[:axis], 1, *shape[axis:]), [i for i, n in enumerate(shape) if n == 1]
+        kinds = ["squeeze", *(["reshape"] if shape else []), *(["expand_dims"] if ones else [])]
+        kind = self.rng.choice([*kinds, *(["flatten2d"] * 2 if len(shape) == 2 else [])])
+        if kind == "squeeze":
+            return self.add(kind, dtype, shape, x=operand(dtype, longer), axes=[axis])
+        if kind == "expand_dims":
+            axis = self.rng.choice(ones)
+            x = operand(dtype, (*shape[:axis], *shape[axis + 1 :]))
+            return self.add(kind, dtype, shape, x=x, axes=[axis])
+        if kind == "flatten2d":
+            return self.add(kind, dtype, shape, x=operand(dtype, (shape[0], 1, shape[1])))
+        whole = self.rng.choice([(prod(shape),), shape[::-1], longer, (*shape[::-1], 1)])
+        return self.add(kind, dtype, shape, x=operand(dtype, whole), shape=[*shape])
 
     def repeated(self, dtype: str, shape: Shape, operand: Callable) -> Value:
         """Tiled, along an axis of one or another."""
