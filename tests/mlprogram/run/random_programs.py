@@ -26,7 +26,15 @@ __all__ = ["equal", "faults", "opened", "outcome"]
 
 #: How far what kernels compute may be from what ops give one by one, beside the largest value.
 NEAR = {"fp16": 0.03, "fp32": 1e-3}
-SUMS = ("conv", "einsum", "layer_norm", "linear", "matmul", "softmax")
+SUMS = (
+    "conv",
+    "einsum",
+    "layer_norm",
+    "linear",
+    "matmul",
+    "softmax",
+    "scaled_dot_product_attention",
+)
 
 
 def equal(found: np.ndarray, right: np.ndarray) -> bool:
