@@ -26,15 +26,9 @@ __all__ = ["equal", "faults", "opened", "outcome"]
 
 #: How far what kernels compute may be from what ops give one by one, beside the largest value.
 NEAR = {"fp16": 0.03, "fp32": 1e-3}
-SUMS = (
-    "conv",
-    "einsum",
-    "layer_norm",
-    "linear",
-    "matmul",
-    "softmax",
-    "scaled_dot_product_attention",
-)
+#: Ops that torch sums up in, in an order that hangs on where values lie.
+SUMS = {"conv", "einsum", "layer_norm", "linear", "matmul", "softmax"}
+SUMS.add("scaled_dot_product_attention")
 
 
 def equal(found: np.ndarray, right: np.ndarray) -> bool:
@@ -88,7 +82,7 @@ def _called(program: MLProgram, given: list[dict], disturbed=False) -> list[dict
 
 
 def _torch_sums(program: MLProgram) -> bool:
-    """Whether torch sums something up: in another order, where values lie otherwise."""
+    """Whether torch sums something up, and so gives other bits where values lie otherwise."""
     alone = [step.operation.type for step in program.plan.main.steps if not step.kernel]
     return any(type_ in SUMS or type_.startswith("reduce") for type_ in alone)
 
