@@ -4,7 +4,7 @@ The template, the cache, the programs, the mask of a form and the sampler run as
 So where a script leaves its form, the mask takes its token, and another one is drawn.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 import json
 from pathlib import Path
@@ -13,19 +13,22 @@ from _command import chatty_copy
 from ane_book.bundle import Bundle
 from ane_book.serve.pool import Model, bundle_model
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 __all__ = ["scripted", "talking"]
 
 WANTED = 40.0  # logits above all others
 
 
-def talking(bundle: Bundle, folder: Path, template: str, special: list[str]) -> Bundle:
-    """A copy of a tiny bundle with a chat template, and with more special tokens."""
+def talking(
+    bundle: Bundle, folder: Path, template: str, special: list[str], added: Sequence[str] = ()
+) -> Bundle:
+    """A copy of a tiny bundle with a chat template, and with more tokens, special and not."""
     copy = chatty_copy(bundle.path, folder, chat_template=template)
     manifest = json.loads((copy / "manifest.json").read_text())
     tokenizer = Tokenizer.from_file(str(copy / "tokenizer.json"))
     tokenizer.add_special_tokens(special)
+    tokenizer.add_tokens([AddedToken(each, special=False, normalized=False) for each in added])
     assert tokenizer.get_vocab_size() <= manifest["embedding"]["shape"][0]
     tokenizer.save(str(copy / "tokenizer.json"))
     manifest["files"]["tokenizer.json"] = (copy / "tokenizer.json").stat().st_size
@@ -34,7 +37,8 @@ def talking(bundle: Bundle, folder: Path, template: str, special: list[str]) -> 
 
 
 def scripted(bundle: Bundle, name: str, say: Callable[[str], str]) -> Model:
-    """The bundle as a server takes it. say: an answer to a prompt, both with special tokens."""
+    """The bundle as a server takes it. say: an answer to a prompt, both with special tokens; NUL
+    within such a one's text has the model spell it."""
     model = bundle_model(bundle, name, precision="fp32")
     return dataclasses.replace(model, slots=lambda: [_follow(slot, say) for slot in model.slots()])
 
@@ -47,7 +51,8 @@ def _follow(slot, say: Callable[[str], str]):
 
     def prompted(ids, *arguments, **options):
         text = tokenizer.decode(ids, skip_special_tokens=False)
-        answer = tokenizer.encode(say(text), add_special_tokens=False).ids
+        parts = tokenizer.encode_batch(say(text).split("\0"), add_special_tokens=False)
+        answer = [token for part in parts for token in part.ids]
         at.update(prompt=len(ids), answer=[*answer, ends[0]])
         return stream(ids, *arguments, **options)
 

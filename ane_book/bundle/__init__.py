@@ -240,20 +240,20 @@ class Bundle:
         """What evidence.json says now; raises InvalidBundle where it is damaged."""
         return read_evidence(self.path, self.manifest.seal)
 
-    def record(self, name: LevelName, level: Level) -> None:
-        """Put one level ("L0" to "L3") into evidence.json; the others stay as they are.
+    def record(self, name: LevelName, level: Level) -> Level:
+        """Put one level ("L0" to "L3") into evidence.json unless what is there is stronger.
 
-        A measured level is never replaced by an unmeasured one: what was measured on a Mac outlasts
-        a check elsewhere. Does nothing if the folder cannot be written to.
+        The others stay as they are. Returns the level that holds: this one, or that which was
+        there. Writes nothing if the folder cannot be written to.
         """
-        if not os.access(self.path, os.W_OK):
-            return
         with evidence_lock(self.path):
             evidence = self.evidence
-            if level.status == "unmeasured" != evidence.levels[name].status:
-                return
-            levels = evidence.levels | {name: level}
-            write_evidence(self.path, evidence.model_copy(update={"levels": levels}))
+            if not evidence.levels[name].gives_way_to(level, name):
+                return evidence.levels[name]
+            if os.access(self.path, os.W_OK):
+                levels = evidence.levels | {name: level}
+                write_evidence(self.path, evidence.model_copy(update={"levels": levels}))
+        return level
 
     def add_files(self, names: Iterable[str]) -> None:
         """Put files that were written beside the others into manifest.json, under a new seal.

@@ -7,6 +7,9 @@
 
 A level is passed, failed or unmeasured. They are never merged into one mark: a bundle that no Mac
 has run is not half proven.
+
+A level only grows: what was measured gives way to a measurement that is at least as strong, and a
+pass to any failure. `STRENGTH` has what makes a measurement stronger.
 """
 
 from collections.abc import Iterator
@@ -55,6 +58,16 @@ LEVELS: dict[LevelName, str] = {
     "L3": "quality",
 }
 
+#: The figures that tell how strong a measurement is, the weightiest first: whether a package was
+#: run for sums that overflow, whether it was held to its source, predictions in a row on the
+#: engine, whether somebody else's code was the reference, and for how many tokens.
+STRENGTH: dict[LevelName, tuple[str, ...]] = {
+    "L0": ("calibrated",),
+    "L1": ("source",),
+    "L2": ("soak",),
+    "L3": ("independent", "prose_tokens"),
+}
+
 Words = Annotated[str, Field(min_length=1, max_length=2000)]
 Figure = bool | int | float | Words | None
 Figures = dict[Words, Figure | list[Figure]]
@@ -82,6 +95,21 @@ class Level(_EvidenceRecord):
         if not measured and self.figures:
             raise ValueError("what is unmeasured has no figures")
         return self
+
+    def gives_way_to(self, other: "Level", name: LevelName) -> bool:
+        """Whether another level of this name says at least as much of the same bundle.
+
+        What was measured on two machines is not compared: the later counts.
+        """
+        if "unmeasured" in (self.status, other.status):
+            return self.status == "unmeasured"
+        if self.machine != other.machine or (self.status, other.status) == ("passed", "failed"):
+            return True
+        return other._strength(name) >= self._strength(name)
+
+    def _strength(self, name: LevelName) -> list[float]:
+        figures = (self.figures.get(figure) for figure in STRENGTH[name])
+        return [figure if isinstance(figure, int | float) else 0 for figure in figures]
 
 
 class Evidence(_EvidenceRecord):
@@ -126,8 +154,8 @@ def read_evidence(folder: Path, seal: str) -> Evidence:
 @contextmanager
 def evidence_lock(folder: Path) -> Iterator[None]:
     """Hold the lock on a bundle's evidence; it is on the folder itself, so no file is left."""
-    if sys.platform == "win32":  # where the last to write wins
-        yield
+    if sys.platform == "win32" or not os.access(folder, os.W_OK):
+        yield  # on Windows the last to write wins
         return
     opened = os.open(folder, os.O_RDONLY)
     try:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from ane_book.cli import options
 from ane_book.cli.load import path_of
-from ane_book.cli.output import AsJson, show
-from ane_book.errors import InvalidBundle, printable
+from ane_book.cli.output import AsJson, keep, show
+from ane_book.errors import printable
 from ane_book.progress import progress_bar
 import typer
 
@@ -79,7 +79,8 @@ def check(
 
     Of a bundle the text side is looked at too: template, stop tokens, vocabulary.
 
-    A bundle keeps what was found in its evidence.json: the laws as L0, parity as L1.
+    A bundle keeps what was found in its evidence.json: the laws as L0, parity as L1. With --github
+    it keeps nothing, so that a checkout stays as it is.
 
     Exit code 0: nothing as grave as --fail-on was found, and parity and numerics hold where they
     were asked for; 1: not so.
@@ -94,14 +95,18 @@ def check(
     held = _parity(path, source) if parity or source else None
     faults = _numerics(path) if numerics else None
     texts = _texts(bundle, source) if bundle else []
-    if bundle:
-        _record(bundle, report, held)
+    if github is None:
+        github = os.environ.get("GITHUB_ACTIONS") == "true"
+    if bundle and not github:
+        keep(bundle, "L0", report.level())
+        if held is not None:
+            keep(bundle, "L1", held.level())
     show(
         lambda: _facts(report, texts, held) | ({"numerics": faults.facts()} if faults else {}),
         lambda: _text(report, texts, held) + (f"\n\n{faults}" if faults else ""),
         as_json,
     )
-    if (os.environ.get("GITHUB_ACTIONS") == "true") if github is None else github:
+    if github:
         lines = [*report.annotations(), *_text_annotations(path, texts), *_annotation(path, held)]
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
     if sarif:  # last: what cannot be written takes nothing that was found along
@@ -156,16 +161,6 @@ def _fails(texts: "list[TextFinding]", level: "Severity") -> bool:
 
     grave = SEVERITIES[: SEVERITIES.index(level) + 1]
     return any(finding.severity in grave for finding in texts)
-
-
-def _record(bundle: "Bundle", report: "LawReport", held: "Parity | None") -> None:
-    """Write the levels to a bundle's evidence.json; on failure the file stays unchanged."""
-    try:
-        bundle.record("L0", report.level())
-        if held is not None:
-            bundle.record("L1", held.level())
-    except InvalidBundle as error:
-        print(f"not kept in evidence.json: {error}", file=sys.stderr)
 
 
 def _text(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None") -> str:

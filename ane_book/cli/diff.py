@@ -26,6 +26,13 @@ Source = Annotated[
         "python:FILE.py:FUNCTION, which returns a module and its inputs, and is executed."
     ),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust-source",
+        help="Open a .pt2, which may run code of its author.",
+    ),
+]
 Pixels = Annotated[
     Literal["auto", "raw", "unit", "signed", "imagenet"] | None,
     typer.Option(
@@ -56,6 +63,7 @@ def diff_command(
     tolerance: Tolerance = None,
     pixels: Pixels = None,
     channels: Channels = None,
+    trust_source: Trust = False,
     backend: Backend = None,
     seed: options.InputSeed = 0,
     as_json: AsJson = False,
@@ -69,8 +77,8 @@ def diff_command(
 
     if sum(map(bool, (source, b, backend))) > 1:
         raise InvalidInput("a package is compared with B, with --source or by --backend: name one")
-    if not source and (pixels or channels):
-        raise InvalidInput("--pixels and --channels go with --source")
+    if not source and (pixels or channels or trust_source):
+        raise InvalidInput("--pixels, --channels and --trust-source go with --source")
     for path in filter(None, (a, b)):
         refuse_bundle(existing(path))
         refuse_weights(path)
@@ -79,7 +87,7 @@ def diff_command(
 
         held = compare_with_source(
             a, source, function, inputs, precision, tolerance, seed,
-            pixels or "auto", channels or "rgb",
+            pixels or "auto", channels or "rgb", trust_source,
         )  # fmt: skip
         show(held.facts, lambda: str(held), as_json)
         raise typer.Exit(0 if held.equal else 1)

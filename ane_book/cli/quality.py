@@ -1,10 +1,11 @@
 """`ane-book quality`: measure what a bundle loses compared with the unquantised model."""
 
+from math import nan
 from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
 from ane_book.cli.load import path_of
-from ane_book.cli.output import AsJson, show
+from ane_book.cli.output import AsJson, keep, show
 import typer
 
 if TYPE_CHECKING:
@@ -52,15 +53,15 @@ def quality_command(
     port of the model got wrong.
 
     It keeps the answer in its evidence.json, as L3. Exit code 0: perplexity is at most 10 % larger
-    than before it was quantised; 1: more; 3: unmeasured.
+    than before it was quantised; 1: more; 3: unmeasured, also where the original only guesses.
     """
     from ane_book.bundle import Bundle
     from ane_book.evidence.quality import check_quality
 
     opened = Bundle.open(path_of(bundle))
     level = check_quality(opened, source, tokens, independent=independent)
-    opened.record("L3", level)
     show(lambda: level.model_dump(mode="json"), lambda: _report(level), as_json)
+    keep(opened, "L3", level)
     raise typer.Exit({"passed": 0, "failed": 1, "unmeasured": UNMEASURED}[level.status])
 
 
@@ -76,6 +77,6 @@ def _report(level: "Level") -> str:
         ("text", "predicted", "perplexity", "change", "same likeliest", "divergence", "")
     ]
     for name, what in TEXTS.items():
-        row = {key: level.figures[f"{name}_{key}"] for key in FIGURES}
+        row = {key: level.figures.get(f"{name}_{key}", nan) for key in FIGURES}
         rows.append((name, *(form.format(row[key]) for key, form in FIGURES.items()), what))
     return f"{verdict}\n\n{table(rows)}"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from ane_book.cli import options
 from ane_book.cli.load import path_of
-from ane_book.cli.output import AsJson, show
+from ane_book.cli.output import AsJson, keep, show
 from ane_book.progress import progress_bar
 import typer
 
@@ -52,7 +52,7 @@ def residency_command(
     if is_bundle(place) and function is None:  # last: damaged evidence takes no answer along
         from ane_book.bundle import Bundle
 
-        Bundle.open(place).record("L2", bundle_level(found))
+        keep(Bundle.open(place), "L2", bundle_level(found))
     verdicts = {one.verdict for one in found.values()}
     raise typer.Exit(UNMEASURED if "unmeasured" in verdicts else int(verdicts != {"resident"}))
 

@@ -8,7 +8,7 @@ this library reads the weights is in both, so either can be compared with `trans
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from math import isfinite
+from math import isfinite, isnan
 from pathlib import Path
 import tempfile
 
@@ -55,7 +55,7 @@ def check_quality(
     if independent and weights is not None:
         whole = original.model(weights.config(), original.weights(weights))
         against = "transformers' model of its source's weights, in float32"
-        return _compare(bundle, original.logits(whole), against, tokens, most)
+        return _compare(bundle, original.logits(whole), against, tokens, most, independent)
     plain = "its own weights" if bundle.recipe.is_plain else "the same model, not quantised,"
     with _reference(bundle, source) as reference:
         against = f"{plain} in single precision"
@@ -79,27 +79,42 @@ def _reference(bundle: Bundle, source: str | Path | None) -> Iterator[Session]:
         yield Session(whole, backend=MILBackend("fp32"))
 
 
-def _compare(bundle: Bundle, reference: Logits, against: str, tokens: int, most: float) -> Level:
+def _compare(
+    bundle: Bundle,
+    reference: Logits,
+    against: str,
+    tokens: int,
+    most: float,
+    independent: bool = False,
+) -> Level:
     """Compare on both texts. against: what the reference is, in words."""
     found = Session(bundle, backend=MILBackend(), force=True)
     window = min(256, found.context)
-    figures: dict[str, float] = {}
+    figures: dict[str, float] = {"independent": independent}
     results: dict[str, loss.Loss] = {}
     for name, text in (("prose", loss.prose()), ("code", loss.code())):
         ids = found.tokenizer.encode(text, add_special_tokens=False).ids[:tokens]
         results[name] = loss.measure(loss.fresh(found), reference, ids, window)
         fields = asdict(results[name]).items()
         figures |= {f"{name}_{key}": value for key, value in fields if isfinite(value)}
-    name, worst = max(results.items(), key=lambda each: each[1].change)
+    vocabulary = found.tokenizer.get_vocab_size()
+    judged = {name: one for name, one in results.items() if not _is_a_guess(one, vocabulary)}
+    if not judged:
+        return _no(
+            f"the original guesses no better than chance among {vocabulary:,} tokens on either "
+            "text, so a change of its perplexity says nothing; the weights may be untrained"
+        )
+    # What is no number is the worst there is.
+    name, worst = max(judged.items(), key=lambda each: (isnan(each[1].change), each[1].change))
+    which = "the worse of two texts" if len(judged) == 2 else "the one it does not only guess"
     reason = (
-        f"against {against}; {name}, the worse of two texts: perplexity {worst.perplexity:.4g}, "
+        f"against {against}; {name}, {which}: perplexity {worst.perplexity:.4g}, "
         f"{worst.change:+.2%} (standard error {worst.change_error:.2%}); {worst.agreement:.1%} of "
         "the likeliest tokens are equal"
     )
-    vocabulary = found.tokenizer.get_vocab_size()
-    if worst.perplexity / (1 + worst.change) >= vocabulary:
-        reason += (
-            f". The original guesses no better than chance among {vocabulary:,} tokens: on this "
-            "text its perplexity says nothing, and neither does the change"
-        )
     return level(worst.change <= most, reason, figures)
+
+
+def _is_a_guess(found: loss.Loss, vocabulary: int) -> bool:
+    """Whether the original predicts a text no better than equal chances of all tokens would."""
+    return found.perplexity / (1 + found.change) >= vocabulary

@@ -106,8 +106,9 @@ def _check(found: "PeftAdapter", bundle: Bundle) -> None:
                 f"{found.place}: {name} is of a matrix {fits}, and {bundle.path} has "
                 f"{places[name]}: the adapter is of another model"
             )
-        # Not "greater than": a NaN is no number either.
-        if not (np.abs(a).max() <= HALF and np.abs(b).max() * abs(found.scale) <= HALF):
+        largest_a, largest_b, scale = (float(np.abs(n).max()) for n in (a, b, found.scale))
+        # Not "greater than": a NaN is no number either. The scale, too: B may be zeros.
+        if not all(number <= HALF for number in (largest_a, largest_b * scale, scale)):
             raise InvalidWeights(f"{found.place}: {name} has numbers that fp16 does not hold")
 
 

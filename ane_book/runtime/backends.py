@@ -207,8 +207,21 @@ class _CoreMLFunction:
         # coremltools converts the dict that it is given in place, and the caller's has to last.
         return self._model.predict(dict(inputs), state)
 
-    def make_state(self) -> Any:
-        return self._model.make_state()
+    def make_state(self) -> "_CoreMLState":
+        return _CoreMLState(self._model.make_state())
+
+
+class _CoreMLState:
+    """coremltools' state, which may be written in half precision, too: coremltools widens inputs,
+    but not what is written to a state, and its binding has no half precision."""
+
+    def __init__(self, state: Any):
+        self.__proxy__ = state.__proxy__  # which `predict` hands on
+        self.read_state = state.read_state
+        self._write = state.write_state
+
+    def write_state(self, name: str, value: np.ndarray) -> None:
+        self._write(name, value.astype(np.float32))
 
 
 def choose_backend(name: Backend | str | None = None, precision: str = "fp16") -> Backend:

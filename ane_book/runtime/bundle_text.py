@@ -8,7 +8,7 @@ from typing import Any
 
 from ane_book.bundle import Bundle, manifest
 from ane_book.errors import InvalidBundle, InvalidInput
-from ane_book.text.chat import THINK, Messages, apart, as_messages
+from ane_book.text.chat import Messages, as_messages, thought_tags
 from ane_book.text.process import TextProcess, check_text
 from tokenizers import Tokenizer
 
@@ -48,7 +48,7 @@ class BundleText:
 
         plain: leave the template out, to continue a text. tools: for the template, as OpenAI's
         clients give them (`ane_book.text.tools`). effort: how much the model is to think, where
-        the template has a switch for it (`options.Sampling.reasoning_effort`). The model's special
+        the template has a switch for it (`options.Sampling.reasoning_effort`). The model's control
         tokens in messages are read as `transformers` reads them, unless `literal` made them text.
         """
         text = self._text
@@ -68,23 +68,42 @@ class BundleText:
         return self._ids(prompt, special=True)
 
     def literal(self, value: Any) -> Any:
-        """A JSON value for `encode`, in whose texts a special token is the text that it is."""
-        if self._text.chat_template is None:
-            return value
-        return apart(value, self._markers, CUT)
+        """A JSON value for `encode`, in whose texts a control token is the text that it is."""
+        return value if self._text.chat_template is None else self._literal(value)
+
+    def _literal(self, value: Any) -> Any:
+        texts = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        check_text(texts, "the prompt")
+        return self._tokenizer.literal(value, self._control, CUT)
+
+    @cached_property
+    def thought_tags(self) -> tuple[str, str] | None:
+        """The tags around this model's thought, where its chat template has some."""
+        return thought_tags(self._text.chat_template or "")
 
     def thinks(self, token_ids: Sequence[int]) -> bool:
         """Whether an answer to these tokens begins within a thought, as the template opens it."""
-        if THINK not in (self._text.chat_template or ""):
+        if self.thought_tags is None:
             return False
-        return "".join(self.words(token_ids[-len(THINK) - 4 :])).rstrip().endswith(THINK)
+        begin, _ = self.thought_tags
+        last = token_ids[-len(begin) - 4 :]
+        special = {token: text for text, token in self.special_tokens.items()}
+        words = [special.get(id, word) for id, word in zip(last, self.words(last), strict=True)]
+        return "".join(words).rstrip().endswith(begin)
 
     @cached_property
-    def _markers(self) -> list[str]:
-        """The texts that the tokenizer reads as one token each, whatever is around them; those of
-        one character, as a line's end, mark nothing."""
+    def _control(self) -> list[int]:
+        """The tokens that a stranger's text may not become: special ones, those that end an answer
+        and those that the template writes. Other added tokens, such as runs of spaces, are text;
+        one of a single character, as a line's end, marks nothing."""
         added = json.loads(self._tokenizer_file.read_bytes()).get("added_tokens", [])
-        return [token["content"] for token in added if len(token["content"]) > 1]
+        ends, template = self._text.eos_token_ids, self._text.chat_template or ""
+        return [
+            token["id"]
+            for token in added
+            if len(token["content"].strip()) > 1
+            and (token.get("special") or token["id"] in ends or token["content"] in template)
+        ]
 
     @cached_property
     def special_tokens(self) -> dict[str, int]:
@@ -103,13 +122,18 @@ class BundleText:
         return self._ids(text, special=False)
 
     def plain_tokens(self, text: str) -> list[int]:
-        """The same, with special tokens in the text read as the text that they are."""
-        parts = apart(text, self._markers, CUT).split(CUT)
+        """The same, with control tokens in the text read as the text that they are."""
+        parts = self._literal(text).split(CUT)
         return [token for part in parts for token in self.tokens(part)]
 
     def words(self, token_ids: Sequence[int]) -> list[str]:
-        """The text of each token by itself; U+FFFD for a part of a character."""
-        return self._tokenizer.decode_batch([[token] for token in token_ids])
+        """What each token adds to a text; U+FFFD for a part of a character."""
+        return [said.decode(errors="replace") for said in self.token_bytes(token_ids)]
+
+    def token_bytes(self, token_ids: Sequence[int], first: bool = False) -> list[bytes]:
+        """What each token adds to a text, or is at its beginning (first), as UTF-8, of which some
+        tokens are a part of a character; special tokens add nothing."""
+        return self._tokenizer.token_bytes(list(token_ids), first)
 
     def _ids(self, text: str, special: bool) -> list[int]:
         check_text(text, "the prompt")

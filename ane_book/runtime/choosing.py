@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ane_book.errors import InvalidInput, PromptTooLong
-from ane_book.runtime.logprobs import log_softmax
+from ane_book.runtime.logprobs import check_logits, log_softmax
 from ane_book.runtime.session import Session
 from ane_book.text.chat import Messages
 import numpy as np
@@ -62,6 +62,7 @@ def choosing(
     for tokens in encoded:
         fresh = ids[session.keep(ids[:-1]) :]
         rows = session.logits([*fresh, *tokens[:-1]])[len(fresh) - 1 :]
+        check_logits(rows)
         each = log_softmax(rows.astype(np.float64))
         logprobs.append(float(each[np.arange(len(tokens)), tokens].sum()))
         yield None
@@ -76,7 +77,7 @@ def _encoded(session: Session, options: Sequence[str]) -> list[list[int]]:
         raise InvalidInput("give at least two options to choose between")
     if len(set(options)) < len(options):
         raise InvalidInput("an option is given twice")
-    encoded = [session.tokens(option) for option in options]
+    encoded = [session.plain_tokens(option) for option in options]
     if not all(encoded):
         raise InvalidInput("an option is empty")
     return encoded

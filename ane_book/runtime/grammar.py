@@ -2,9 +2,10 @@
 
 Before a token is drawn, all tokens with which the text could no longer become an answer of the form
 are taken out of the logits. What is drawn among the others is drawn as ever, so an answer that is
-of the form by itself stays as it is, token for token. Special tokens are no text, and never taken;
-the end token is taken as soon as the text is whole, and only then. An answer that begins within a
-thought is free until that has ended.
+of the form by itself stays as it is, token for token. Special tokens are no text, and never taken
+unless a grammar names them; added tokens that are not special are the text that they give. The end
+token is taken as soon as the text is whole, and only then. An answer that begins within a thought
+is free until that has ended.
 
 The masks come from llguidance, whose limits bound the time and memory that a grammar may take. What
 a JSON schema says and llguidance does not know is refused by its name.
@@ -16,12 +17,15 @@ Letters: V vocabulary.
 from collections.abc import Iterable
 import json
 from pathlib import Path
+import re
+from typing import Any
 
 from ane_book.errors import BackendUnavailable, InvalidInput
 from ane_book.extras import missing
-from ane_book.text.chat import DEEPEST, THOUGHT, too_deep
+from ane_book.text.chat import DEEPEST, too_deep
 from ane_book.text.process import check_text
-from ane_book.text.tools import SPACED
+from ane_book.text.schemas import SPACED, check_numbers
+from ane_book.text.tools import end_of_thought
 import numpy as np
 
 try:
@@ -35,7 +39,7 @@ LONGEST = 1 << 17  # characters of a form
 
 
 class GrammarTokens:
-    """The tokens of a model, as grammars read them. It takes some 0.1 s to make, once a session.
+    """The tokens of a model, as grammars read them, made once a session in some tenths of a second.
 
     file: tokenizer.json. vocabulary: V. ends: the tokens that end an answer.
     Raises BackendUnavailable without llguidance, and InvalidInput where it cannot read the file.
@@ -46,18 +50,22 @@ class GrammarTokens:
             raise BackendUnavailable(missing("to hold answers to a form", "serve", "llguidance"))
         if not (ends := sorted(ends)):
             raise InvalidInput("no token of this model ends an answer, so none keeps a form")
+        text = file.read_text("utf-8")
         try:
-            self._tokens = llguidance.LLTokenizer(
-                file.read_text("utf-8"), n_vocab=vocabulary, eos_token=ends
-            )
+            added = json.loads(text).get("added_tokens", [])
+            special = {token["content"]: token["id"] for token in added if token.get("special")}
+            read = llguidance.LLTokenizer(text, n_vocab=vocabulary, eos_token=ends)
+            words = _Words(read, ends, {token["id"] for token in added}, special)
+            wrapped = llguidance.TokenizerWrapper(words)
+            self._tokens = llguidance.LLTokenizer(wrapped, n_vocab=vocabulary, eos_token=ends)
         except ValueError as error:
             raise InvalidInput(f"this model's tokens cannot be held to a form: {error}") from None
-        self.vocabulary = vocabulary
+        self.vocabulary, self._special = vocabulary, special
         self._last: tuple | None = None  # a form, its text, and what was compiled of them
 
-    def mask(self, form: str, text: str, thinks: bool = False) -> "Mask":
-        """The mask of one answer. form: one of `ane_book.options.FORMS`. thinks: whether the answer
-        begins within a thought, behind which it keeps the form.
+    def mask(self, form: str, text: str, end: str = "") -> "Mask":
+        """The mask of one answer. form: one of `ane_book.options.FORMS`. end: the tag that ends the
+        thought within which the answer begins; it keeps the form behind that.
 
         The last form stays compiled: the answers to one request have it in common, and so have the
         turns of an agent. Raises InvalidInput for what is no such form, or a larger one than is
@@ -67,15 +75,15 @@ class GrammarTokens:
             raise InvalidInput(f"{form}: it has {len(text):,} characters; {LONGEST:,} are taken")
         check_text(text, f"{form}: it")
         last = self._last  # read once: another thread may set it
-        if last is None or last[:3] != (form, text, thinks):
-            self._last = last = (form, text, thinks, self._compiled(form, text, thinks))
+        if last is None or last[:3] != (form, text, end):
+            self._last = last = (form, text, end, self._compiled(form, text, end))
         return Mask(last[3].deep_copy(), form, self.vocabulary)
 
-    def _compiled(self, form: str, text: str, thinks: bool):
+    def _compiled(self, form: str, text: str, end: str):
         """llguidance's matcher of a form, before its first token."""
         grammar = _SOURCES[form](text)
-        if thinks:
-            grammar = _behind_a_thought(form, grammar)
+        if end:
+            grammar = _behind_a_thought(form, grammar, end_of_thought(end, self._special))
         matcher = llguidance.LLMatcher(
             self._tokens,
             grammar,
@@ -89,6 +97,26 @@ class GrammarTokens:
         first = np.zeros(self.vocabulary, np.float32)
         Mask(matcher, form, self.vocabulary).apply(first)  # no answer may keep the form at all
         return matcher
+
+
+class _Words:
+    """The tokens of a model for llguidance, which by itself has all added tokens between < and > as
+    special ones, and reads the texts of those in a grammar's text as them."""
+
+    bos_token_id = None
+
+    def __init__(self, read, ends: list[int], added: set[int], special: dict[str, int]):
+        ids, texts = range(read.vocab_size), added - {*special.values(), *ends}
+        self.eos_token_id = ends[0]
+        self.tokens = [read.decode_bytes([id]) for id in ids]
+        self.special_token_ids = [id for id in ids if read.is_special_token(id) and id not in texts]
+        within = [f"(?<={re.escape(each[:1])})(?={re.escape(each[1:])})" for each in special]
+        self._read, self._within = read, re.compile("|".join(within) or "(?!)")
+
+    def __call__(self, text: str) -> list[int]:
+        """The tokens of a text in which no special one is read."""
+        parts = self._within.split(text)
+        return [token for part in parts for token in self._read.tokenize_str(part)]
 
 
 class Mask:
@@ -123,8 +151,7 @@ def _schema(text: str) -> str:
         raise InvalidInput(f"json_schema: it is not JSON: {error}") from None
     if not isinstance(schema, dict):
         raise InvalidInput("json_schema: it has to be an object, such as {\"type\": \"object\"}")
-    if too_deep(schema):
-        raise InvalidInput(f"json_schema: it is nested more than {DEEPEST} deep")
+    _check("json_schema", schema)
     try:
         return llguidance.LLMatcher.grammar_from_json_schema(
             json.dumps(schema), defaults={"whitespace_pattern": SPACED["whitespace_pattern"]}
@@ -133,19 +160,34 @@ def _schema(text: str) -> str:
         raise InvalidInput(f"json_schema: {_reason(str(error))}") from None
 
 
+def _lark(text: str) -> str:
+    """A grammar of Lark's, which may have JSON schemas in it."""
+    for found in re.finditer(r"%json\s*", text):
+        try:
+            schema, _ = json.JSONDecoder().raw_decode(text, found.end())
+        except (ValueError, RecursionError):
+            continue  # llguidance says what is wrong
+        _check("grammar", schema)
+    return llguidance.LLMatcher.grammar_from_lark(text)
+
+
+def _check(form: str, schema: Any) -> None:
+    if too_deep(schema):
+        raise InvalidInput(f"{form}: it is nested more than {DEEPEST} deep")
+    check_numbers(form, schema)
+
+
 _SOURCES = {
     "json_schema": _schema,
     "regex": lambda text: llguidance.LLMatcher.grammar_from_regex(text),
-    "grammar": lambda text: llguidance.LLMatcher.grammar_from_lark(text),
+    "grammar": _lark,
 }
 
 
-def _behind_a_thought(form: str, grammar: str) -> str:
-    """A grammar for the text behind the end of a thought."""
+def _behind_a_thought(form: str, grammar: str, thought: list[str]) -> str:
+    """A grammar for the text behind the end of a thought, of which these are the rules."""
     said = {"lark_grammar": grammar} if form == "grammar" else json.loads(grammar)["grammars"][0]
-    start = r"start: thought /[ \t\r\n]{0,4}/ @said"
-    thought = f"thought[lazy]: /(.|\\n)*/ {json.dumps(THOUGHT)}"
-    first = {"lark_grammar": f"{start}\n{thought}"}
+    first = {"lark_grammar": "\n".join([r"start: ended /[ \t\r\n]{0,4}/ @said", *thought])}
     return json.dumps({"grammars": [first, said | {"name": "said"}]})
 
 

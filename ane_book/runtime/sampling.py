@@ -11,12 +11,10 @@ Letters: V vocabulary.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-import math
 
-from ane_book.errors import AneBookError
 from ane_book.options import Sampling, checked
 from ane_book.runtime.grammar import Mask
-from ane_book.runtime.logprobs import log_softmax
+from ane_book.runtime.logprobs import check_logits, log_softmax
 import numpy as np
 
 __all__ = ["Sampler", "TokenLogprobs", "draw_guessed", "filter_logits"]
@@ -128,10 +126,9 @@ class Sampler:
     def __call__(self, logits: np.ndarray) -> int:
         """The next token's id, from logits (V,) float32; draws once unless greedy.
 
-        Raises AneBookError when the largest logit is NaN or infinite: no token can be drawn then,
-        and the likeliest would be a guess.
+        Raises AneBookError when the largest logit is NaN or infinite.
         """
-        self._check(logits)
+        check_logits(logits)
         token = self._token(self._shaped(logits))
         self._counts[token] += 1
         if self.mask is not None:
@@ -151,16 +148,6 @@ class Sampler:
             logits = logits.astype(np.float32)
             logits[list(changed)] += np.array(list(changed.values()), dtype=np.float32)
         return logits if self.mask is None else self.mask.apply(logits)
-
-    @staticmethod
-    def _check(logits: np.ndarray) -> None:
-        largest = logits[np.argmax(logits)]  # NaN counts as the largest
-        if not math.isfinite(largest):
-            what = "NaN" if math.isnan(largest) else "infinities"
-            raise AneBookError(
-                f"the model's logits hold {what}: something overflowed fp16 (largest number "
-                '65,504); precision="fp32" shows what they should be'
-            )
 
     def _token(self, logits: np.ndarray) -> int:
         if self.greedy:

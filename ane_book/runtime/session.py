@@ -261,13 +261,14 @@ class Session(BundleText):
         return Stream(self._answer(ids, answer, draw, drafter, how.reuse_cache), sampler.drawn)
 
     def _sampler(self, how: Sampling, ids: list[int]) -> Sampler:
-        if wrong := [token for token in how.logit_bias if token >= self._runner.vocabulary]:
+        known = range(self._runner.vocabulary)
+        if wrong := [token for token in how.logit_bias if token not in known]:
             raise InvalidInput(
-                f"logit_bias: token id {wrong[0]} is outside the vocabulary of "
-                f"{self._runner.vocabulary}"
+                f"logit_bias: token id {wrong[0]} is outside the vocabulary of {len(known)}"
             )
         fields = {name: getattr(how, name) for name in Sampler.__match_args__ if name != "mask"}
-        mask = how.form and self._grammar_tokens.mask(*how.form, self.thinks(ids))
+        end = self.thought_tags[1] if self.thought_tags and self.thinks(ids) else ""
+        mask = how.form and self._grammar_tokens.mask(*how.form, end)
         return Sampler(**fields, mask=mask)
 
     @cached_property

@@ -13,6 +13,7 @@ Reference: https://huggingface.co/Qwen/Qwen3-Reranker-0.6B
 from collections.abc import Sequence
 
 from ane_book.errors import InvalidInput, PromptTooLong
+from ane_book.runtime.logprobs import check_logits
 from ane_book.runtime.reranker import Pair, Ranking
 from ane_book.runtime.session import Session
 from ane_book.text.process import check_text
@@ -62,6 +63,7 @@ class YesNoReranker(Ranking):
         return np.array([self._score(ids) for ids, _ in pairs], np.float32)
 
     def _score(self, ids: list[int]) -> float:
-        logits = self.session.prefill(ids[self.session.keep(ids[:-1]) :])
-        yes, no = np.asarray(logits, np.float64)[self._words]
+        logits = np.asarray(self.session.prefill(ids[self.session.keep(ids[:-1]) :]), np.float64)
+        check_logits(logits)
+        yes, no = logits[self._words]
         return float(1 / (1 + np.exp(no - yes)))

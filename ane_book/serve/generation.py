@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.runtime.adapters import Adapter
-from ane_book.runtime.answer import Result, common_prefix
+from ane_book.runtime.answer import Result, Stream, common_prefix
 from ane_book.runtime.choosing import Option, choosing
-from ane_book.runtime.sampling import TokenLogprobs
 from ane_book.serve.splitting import Part, Splitting
 from ane_book.text.calls import CallPart
-from ane_book.text.chat import THINK, Messages
+from ane_book.text.chat import Messages
 from ane_book.text.tools import Calling, cut_call, tool_form
 
 __all__ = [
@@ -61,11 +60,12 @@ class Started:
 
 @dataclass(frozen=True)
 class Token:
-    """A token by itself: its text, the logarithm of its probability, and the likeliest ones'."""
+    """A token: what it adds to the answer, as UTF-8, of which it may be a part of a character, the
+    logarithm of its probability, and the likeliest ones'."""
 
-    text: str
+    said: bytes
     logprob: float
-    likeliest: list[tuple[str, float]]
+    likeliest: list[tuple[bytes, float]]
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,7 @@ class ServedSession:
         manifest = session.bundle.manifest
         self._width = manifest.functions[manifest.reading]
         self._asked: list[int] = []  # the last prompt
-        self._template = manifest.tokenizer.chat_template or ""
-        self._form = tool_form(self._template)
+        self._form = tool_form(manifest.tokenizer.chat_template or "")
         self._adapter: Adapter | None = None
 
     def ids(self, ask: Ask, prompt: str | Messages | list[int]) -> list[int]:
@@ -152,19 +151,24 @@ class ServedSession:
             raise InvalidInput("the prompt is empty; give at least one character")
         return ids
 
-    def sampling(self, ask: Ask) -> dict:
-        """The fields of `options.Sampling` for an answer, with the form that calls of tools have
-        to keep."""
-        if not ask.tools:
+    def sampling(self, ask: Ask, ids: list[int]) -> dict:
+        """The fields of `options.Sampling` for an answer to these tokens, with the form that calls
+        of tools have to keep, and the special tokens between its parts."""
+        if not ask.parts:
             return ask.sampling
-        special = self._form.special(self.session.special_tokens)
-        grammar = self._form.grammar(ask.tools, ask.choice, special)
+        known, tags = self.session.special_tokens, self.session.thought_tags
+        special = {tag: known[tag] for tag in tags or () if tag in known}
+        if not ask.tools:
+            return ask.sampling | {"shown": tuple(special)}
+        special |= self._form.special(known)
+        first = None if self.session.thinks(ids) else tags  # the prompt may have opened a thought
+        grammar = self._form.grammar(ask.tools, ask.choice, special, first)
         return ask.sampling | {"grammar": grammar, "shown": tuple(special)}
 
     def splitting(self, ask: Ask, ids: list[int]) -> Splitting:
         """Splits an answer to these tokens into its parts."""
-        marked = ask.parts and THINK in self._template
-        return Splitting(self._form, ask.tools, marked, marked and self.session.thinks(ids))
+        tags = self.session.thought_tags if ask.parts else None
+        return Splitting(self._form, ask.tools, tags, tags is not None and self.session.thinks(ids))
 
     def use(self, adapter: Adapter | None) -> None:
         """Answer with this adapter; nothing is kept of what another one, or none, has computed."""
@@ -189,32 +193,54 @@ def answers(
     session = served.session
     prompts = [served.ids(ask, prompt) for prompt in ask.prompts]
     for ids in prompts:  # runs nothing, but refuses a prompt that does not fit
-        session.stream(ids, reuse_cache=True, **served.sampling(ask))
+        session.stream(ids, reuse_cache=True, **served.sampling(ask, ids))
     yield Started(sum(map(len, prompts)))
     for i, ids in enumerate(prompts):
         for j in range(ask.n):
             index, seed = i * ask.n + j, ask.seed if ask.seed is None else ask.seed + j
             cached = served.keep(ids)
-            how = {"seed": seed, "draft": served.draft, **served.sampling(ask)}
+            how = {"seed": seed, "draft": served.draft, **served.sampling(ask, ids)}
             stream = session.stream(ids, reuse_cache=True, **how)
             splitting = served.splitting(ask, ids)
-            shown = 0
+            drawn = _Drawn(session, stream, how.get("shown", ()))
             with closing(stream):
                 for text in stream.steps():
                     pieces = list(splitting.add(text)) if text else []
                     for piece in pieces:
-                        drawn = tokens(session, stream.drawn[shown:])
-                        yield _piece(index, piece, drawn)
-                        shown = len(stream.drawn)
+                        yield _piece(index, piece, drawn.new())
                     if not pieces:
                         yield None
             result = stream.finish()
             for piece in splitting.finish():
-                yield _piece(index, piece, tokens(session, stream.drawn[shown:]))
-                shown = len(stream.drawn)
-            rest = tokens(session, stream.drawn[shown:])
+                yield _piece(index, piece, drawn.new())
             calls = splitting.calls
-            yield Finished(index, result, cached, rest, calls, bool(calls) and splitting.whole)
+            whole = bool(calls) and splitting.whole
+            yield Finished(index, result, cached, drawn.new(), calls, whole)
+
+
+class _Drawn:
+    """The tokens of an answer with log probabilities, if those were asked for.
+
+    shown: the special tokens that the answer's text has.
+    """
+
+    def __init__(self, session: Session, stream: Stream, shown: Sequence[str]):
+        self._session, self._stream, self._given = session, stream, 0
+        self._shown = {session.token_id(token): token.encode() for token in shown}
+
+    def new(self) -> list[Token]:
+        """Those since the last call."""
+        start, self._given = self._given, len(self._stream.drawn)
+        return [self._token(place) for place in range(start, self._given)]
+
+    def _token(self, place: int) -> Token:
+        drawn = self._stream.drawn[place]
+        ids = [drawn.token, *drawn.likeliest]
+        special = self._session.special_tokens.values()
+        first = all(each.token in special for each in self._stream.drawn[:place])
+        said = self._session.token_bytes(ids, first)
+        own, *others = (self._shown.get(i, known) for i, known in zip(ids, said, strict=True))
+        return Token(own, drawn.logprob, [*zip(others, drawn.likeliest.values(), strict=True)])
 
 
 def _piece(
@@ -234,13 +260,3 @@ def chosen(
     cached = served.keep(ids)
     for found in choosing(served.session, ids, options):
         yield None if found is None else Weighed(found, len(ids), cached)
-
-
-def tokens(session: Session, drawn: Sequence[TokenLogprobs]) -> list[Token]:
-    """Log probabilities with the text of each token."""
-    ids = [i for each in drawn for i in (each.token, *each.likeliest)]
-    words = iter(session.words(ids) if ids else [])
-    return [
-        Token(next(words), each.logprob, [(next(words), p) for p in each.likeliest.values()])
-        for each in drawn
-    ]

@@ -4,26 +4,27 @@ from collections.abc import Iterator
 from typing import Literal
 
 from ane_book.text.calls import CallPart, CallReader, overlap
-from ane_book.text.chat import THINK, THOUGHT
 from ane_book.text.tools import ToolForm, Tools
 
 __all__ = ["Part", "Splitting"]
 
 Part = Literal["reasoning", "content"]
+WHITE = " \t\r\n"  # as in grammars of calls
 
 
 class Splitting:
     """Takes a text piece by piece; `add` yields pieces of its parts as they become final.
 
-    form: how the model calls these tools. thinks: whether the model marks what it thinks. begun:
-    whether its prompt ended within that.
+    form: how the model calls these tools. tags: around what it thinks, if it marks that. begun:
+    whether its prompt ended within a thought.
     `calls` has the calls so far, {"name": str, "arguments": JSON text} each; `whole` says whether
     none was cut.
     """
 
-    def __init__(self, form: ToolForm, tools: Tools, thinks: bool, begun: bool):
+    def __init__(self, form: ToolForm, tools: Tools, tags: tuple[str, str] | None, begun: bool):
         self._form, self._tools = form, tools
-        self._part: str = "reasoning" if begun else "begin" if thinks else "content"
+        self._part: str = "reasoning" if begun else "begin" if tags else "content"
+        self._think, self._thought = tags or ("", "")
         self._held, self._said = "", False
         self._reader: CallReader | None = None
         self.calls: list[dict] = []
@@ -38,7 +39,7 @@ class Splitting:
         if self._part == "begin" and not self._begin():
             return
         if self._part == "reasoning":
-            yield from self._until(THOUGHT, "content")
+            yield from self._until(self._thought, "content")
         if self._part == "content":
             yield from self._content()
         if self._part == "calls":
@@ -63,17 +64,17 @@ class Splitting:
 
     def _begin(self) -> bool:
         """Whether it is known if the text begins with a thought."""
-        start = self._held.lstrip()
-        if start != THINK and THINK.startswith(start):
+        start = self._held.lstrip(WHITE)
+        if start != self._think and self._think.startswith(start):
             return False
-        thinks = start.startswith(THINK)
+        thinks = start.startswith(self._think)
         self._part = "reasoning" if thinks else "content"
-        self._held = start[len(THINK) :] if thinks else self._held
+        self._held = start[len(self._think) :] if thinks else self._held
         return True
 
     def _content(self) -> Iterator[tuple[Part, str]]:
         if not self._said:  # white space between a thought, or nothing, and what is said
-            self._held = self._held.lstrip()
+            self._held = self._held.lstrip(WHITE)
             if not self._held:
                 return
             self._said = True

@@ -2,19 +2,18 @@
 
 The text of a message goes in as it is, and a marker of the layout in it, such as "<|im_end|>", is
 read as that marker: `transformers` does so by default. Where strangers write messages, as to a
-server, `apart` cuts such markers in two, so that they are read as text.
+server, `TextProcess.literal` cuts such markers in two, so that they are read as text.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 import json
-import re
 from typing import Any
 
 from ane_book.errors import InvalidInput, InvalidType
 
-__all__ = ["DEEPEST", "THINK", "THOUGHT", "Messages", "apart", "as_messages", "too_deep"]
+__all__ = ["DEEPEST", "Messages", "as_messages", "thought_tags", "too_deep"]
 
-THINK, THOUGHT = "<think>", "</think>"  # what stands around a model's thought
+THOUGHTS = {"<think>": "</think>", "[THINK]": "[/THINK]"}  # how a thought begins and ends
 DEEPEST = 100  # lists and objects within each other that a stranger may send
 
 #: A conversation: [{"role": "user", "content": "..."}, ...].
@@ -59,6 +58,11 @@ def _plain_message(message, index: int) -> dict:
     return plain
 
 
+def thought_tags(template: str) -> tuple[str, str] | None:
+    """The tags around a model's thought, where its chat template has some."""
+    return next((tags for tags in THOUGHTS.items() if tags[0] in template), None)
+
+
 def too_deep(value: Any) -> bool:
     """Whether lists and objects of a JSON value lie deeper in each other than is taken."""
     level = [value]
@@ -66,19 +70,3 @@ def too_deep(value: Any) -> bool:
         nested = [each for each in level if isinstance(each, list | dict)]
         level = [v for each in nested for v in (each.values() if isinstance(each, dict) else each)]
     return any(isinstance(each, list | dict) for each in level)
-
-
-def apart(value: Any, markers: Sequence[str], cut: str) -> Any:
-    """A JSON value with `cut` within each marker that a text of it has, where it is to be cut."""
-    if not markers:
-        return value
-    pattern = re.compile("|".join(re.escape(each) for each in sorted(markers, key=len)[::-1]))
-    return _each_text(value, lambda text: pattern.sub(lambda m: f"{m[0][0]}{cut}{m[0][1:]}", text))
-
-
-def _each_text(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _each_text(each, change) for key, each in value.items()}
-    return [_each_text(each, change) for each in value] if isinstance(value, list) else value

@@ -53,7 +53,6 @@ Every table of characters was made by asking `tokenizers` about all of Unicode, 
 Unicode are not those of Python or of a phone.
 """
 
-from functools import cache
 import json
 import re
 import struct
@@ -61,6 +60,7 @@ import struct
 from ane_book.errors import UnsupportedModel
 from ane_book.text.characters import NONE, character_tables, split_tables, text_list, u32
 from ane_book.text.shapes import MARK, Shape, read_shape, refuse, token_id
+from ane_book.text.token_bytes import alphabet, byte_level
 from tokenizers import Tokenizer
 
 __all__ = ["packed_tokenizer"]
@@ -89,21 +89,6 @@ def _joined(sections: dict[str, bytes]) -> bytes:
         body.append(data + bytes(-len(data) % 4))
         place += len(body[-1])
     return b"".join([MAGIC, struct.pack("<I", len(sections)), *rows, *body])
-
-
-@cache
-def _alphabet() -> dict[str, int]:
-    """GPT-2's printable character for each byte -> the byte."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
-
-
-def _real(token: str) -> bytes:
-    """The bytes that a byte-level decoder makes of a token; its own if it is none of theirs."""
-    alphabet = _alphabet()
-    whole = all(character in alphabet for character in token)
-    return bytes(alphabet[c] for c in token) if whole else token.encode()
 
 
 def _tokens(shape: Shape, file: dict) -> dict[str, bytes]:
@@ -153,7 +138,7 @@ def _tokens(shape: Shape, file: dict) -> dict[str, bytes]:
             shape.decoder == "fallback" and re.fullmatch("<0x[0-9A-Fa-f]{2}>", text)
         )
         shown.append(_shown(shape, text))
-    real = _real if shape.model == "bytes" else str.encode
+    real = byte_level if shape.model == "bytes" else str.encode
     return {
         "head": u32(head),
         **text_list("tok", [real(token or "") for token in strings]),
@@ -213,10 +198,10 @@ def _whole(shape: Shape, vocabulary: dict[str, int], model) -> set[int]:
     """The ids of tokens that a word of the same text becomes: by merges, or with ignore_merges."""
     if shape.model == "words":
         return set(vocabulary.values())
-    alphabet = _alphabet()
+    letters = alphabet()
     found = set()
     for token, number in vocabulary.items():
-        possible = token and (shape.model != "bytes" or all(c in alphabet for c in token))
+        possible = token and (shape.model != "bytes" or all(c in letters for c in token))
         if possible and [one.id for one in model.tokenize(token)] == [number]:
             found.add(number)
     return found

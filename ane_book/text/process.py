@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 from threading import Lock
+from typing import Any
 import weakref
 
 from ane_book.errors import BackendUnavailable, InvalidInput
@@ -84,6 +85,11 @@ class TextProcess:
         """
         return self._call("encode", text=text, special=special, most=most)
 
+    def literal(self, value: Any, control: Sequence[int], cut: str) -> Any:
+        """A JSON value whose texts, keys included, have `cut` within what would become a token of
+        `control`; the parts between cuts, encoded one by one, become none."""
+        return self._call("literal", value=value, control=control, cut=cut)
+
     def encode_pair(
         self, first: str, second: str, most: int | None = None
     ) -> tuple[list[int], list[int]]:
@@ -101,6 +107,11 @@ class TextProcess:
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """The text of each sequence of token ids; special tokens give none."""
         return self._call("decode", sequences=sequences)
+
+    def token_bytes(self, token_ids: Sequence[int], first: bool) -> list[bytes]:
+        """What each token adds to a text, or is at its beginning (`ane_book.text.token_bytes`)."""
+        found = self._call("token_bytes", tokens=token_ids, first=first)
+        return [each.encode("latin-1") for each in found]
 
     def token_to_id(self, token: str) -> int | None:
         return self._call("token_to_id", token=token)

@@ -14,7 +14,7 @@ from functools import lru_cache
 import json
 
 from ane_book.errors import InvalidInput
-from ane_book.text.chat import THINK, Messages
+from ane_book.text.chat import Messages, thought_tags
 from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -104,7 +104,8 @@ def render(
     """
     tokens = {"bos_token": bos_token, "eos_token": eos_token}
     compiled, names = _compile(template)
-    switches = {} if effort is None else _switches(effort, names, THINK in template)
+    thinks = thought_tags(template) is not None
+    switches = {} if effort is None else _switches(effort, names, thinks)
     try:
         return compiled.render(
             messages=messages,

@@ -31,9 +31,10 @@ from ane_book.errors import InvalidInput
 from ane_book.text.calls import CallReader, JsonReader
 from ane_book.text.chat import too_deep
 from ane_book.text.python_calls import PythonReader, python_call, python_rules
+from ane_book.text.schemas import SPACED, check_numbers
 from ane_book.text.xml_calls import XmlReader, xml_rules
 
-__all__ = ["SPACED", "Calling", "ToolForm", "Tools", "cut_call", "tool_form"]
+__all__ = ["Calling", "ToolForm", "Tools", "cut_call", "end_of_thought", "tool_form"]
 
 SYSTEM = """You may call functions to help with the user's question. They are, as JSON schemas:
 <tools>
@@ -43,9 +44,6 @@ To call one, write its name and arguments as JSON between tags:
 <tool_call>
 {{"name": NAME, "arguments": ARGUMENTS}}
 </tool_call>"""
-
-#: Of a JSON schema's grammar: the white space between parts, which a small model else never ends.
-SPACED = {"whitespace_pattern": r"[ \t\r\n]{0,64}"}
 
 #: Tools as a client gives them: [{"type": "function", "function": {"name", "parameters", ...}}].
 Tools = Sequence[dict]
@@ -96,18 +94,20 @@ class ToolForm:
         tools: Tools,
         choice: Calling,
         special: Mapping[str, int] | None = None,
+        tags: tuple[str, str] | None = None,
     ) -> str:
         """The grammar of an answer: text, or calls of these tools, or calls alone.
 
-        special: ids of the special tokens in a call. Raises InvalidInput for a schema that cannot
-        be held to.
+        special: ids of the special tokens in a call or around a thought, which may be spelled too.
+        tags: around a thought, where an answer may begin with one; no call begins in it. Raises
+        InvalidInput for a schema that cannot be held to.
         """
         special = special or {}
         rules = [f"call: {' | '.join(f'call_{i}' for i in range(len(tools)))}"]
         for i, tool in enumerate(tools):
             rules += self._call(i, tool["function"], special)
-        starts = self._starts(choice, special)
-        return "\n".join(["%llguidance {}", *starts, *rules])
+        rules.append(self._calls(choice.several, special))
+        return "\n".join(["%llguidance {}", *self._starts(choice, special, tags), *rules])
 
     def _call(self, i: int, function: dict, special: Mapping[str, int]) -> list[str]:
         """The rules of a call of the i-th function, `call_i` first."""
@@ -115,6 +115,7 @@ class ToolForm:
         schema = {"type": "object"} | (function.get("parameters") or empty)
         if schema["type"] != "object":
             raise InvalidInput(f"tools: {name}: parameters have to be of the type object")
+        check_numbers(f"tools: {name}", schema)
         if self.written != "json":
             rules = xml_rules if self.written == "xml" else python_rules
             try:
@@ -123,30 +124,46 @@ class ToolForm:
                 raise InvalidInput(f"tools: {name}: parameters are no JSON schema") from None
         arguments = f"args_{i}: %json {json.dumps(schema | {'x-guidance': SPACED})}"
         if not self.arguments:
-            head = f"{json.dumps(name)} {self._id(special)} {_said(self.marks, special)}"
+            head = f"{json.dumps(name)} {self._id(special)} {_either(self.marks, special)}"
             return [f"call_{i}: {head} args_{i}", arguments]
         head = f'{{"name": {json.dumps(name)}, "{self.arguments}": '
         return [f'call_{i}: {json.dumps(head)} args_{i} "}}"', arguments]
 
     def _id(self, special: Mapping[str, int]) -> str:
-        return f"({_said(self.numbered, special)} /[a-zA-Z0-9]{{9}}/)?" if self.numbered else ""
+        return f"({_either(self.numbered, special)} /[a-zA-Z0-9]{{9}}/)?" if self.numbered else ""
 
-    def _starts(self, choice: Calling, special: Mapping[str, int]) -> list[str]:
-        if not self.opening:  # the whole answer is a call, or text that does not begin as one
-            return ["start: call" if choice.must else "start: TEXT | call", r"TEXT: /[^{](.|\n)*/"]
-        first, several = _said(self.opening, special), choice.several
-        closing, more = _said(self.closing, special), ""
-        if self.listed:
-            rest = f"rest: call {f'({json.dumps(self.listed)} call)*' * several} {closing}"
-        else:
-            rest = f"rest: call {closing}"
-            more = f"({_said(self.between + self.opening, special)} rest)*" * several
+    def _starts(
+        self, choice: Calling, special: Mapping[str, int], tags: tuple[str, str] | None
+    ) -> list[str]:
+        """The rules of an answer: calls, or a thought that it may begin with, and what it says."""
         if choice.must:
-            return [f"start: {first} rest {more}", rest]
-        if first.startswith("<["):  # no text has a special token in it
-            return [f"start: TEXT | TEXT {first} rest {more}", r"TEXT: /(.|\n)*/", rest]
-        begin = f"begin[lazy]: TEXT {first}"
-        return [f"start: TEXT | begin rest {more}", begin, r"TEXT: /(.|\n)*/", rest]
+            return [f"start: {_either(self.opening, special)} calls"]
+        if self.opening:
+            tag = re.split(r"(?<=[>\]])", self.opening)[0]  # behind it there has to be a call
+            named = f" | TEXT <[{special[tag]}]>" if tag in special else ""
+            begin = f"(spelled{named}) {json.dumps(self.opening.removeprefix(tag))}"
+            rules = [f"spelled[lazy]: TEXT {json.dumps(tag)}"]
+            text = r"/(.|\n)*/"
+        else:  # the whole answer is a call, or text that does not begin as one
+            begin, rules = r"/[ \t\r\n]*/", []
+            text = r"/[ \t\r\n]*[^{ \t\r\n](.|\n)*/"
+        rules.append(f"said: TEXT | {begin} calls")
+        if tags is None:
+            return ["start: said", f"TEXT: {text}", *rules]
+        thought = rf"thought: /[ \t\r\n]*/ {_either(tags[0], special)} ended"
+        text += rf" & ~/[ \t\r\n]*{re.escape(tags[0])}(.|\n)*/"
+        rules += [thought, *end_of_thought(tags[1], special)]
+        return ["start: thought? said", f"TEXT: {text}", *rules]
+
+    def _calls(self, several: bool, special: Mapping[str, int]) -> str:
+        """The rule of what follows the first opening."""
+        closing = _either(self.closing, special)
+        if self.listed:
+            return f"calls: call {f'({json.dumps(self.listed)} call)*' * several} {closing}"
+        if not (several and self.opening):
+            return f"calls: call {closing}"
+        again = _either(self.between + self.opening, special)
+        return f"calls: call {closing} ({again} call {closing})*"
 
     def reader(self, tools: Tools) -> CallReader:
         """Reads what follows the first opening of an answer."""
@@ -239,7 +256,20 @@ def tool_form(template: str) -> ToolForm:
     return replace(form, kept=bool(form.read) and "tool_calls" in template)
 
 
-def _said(text: str, special: Mapping[str, int]) -> str:
+def end_of_thought(end: str, special: Mapping[str, int]) -> list[str]:
+    """The rules of a thought up to its end, `ended` first."""
+    named = f" | FREE <[{special[end]}]>" if end in special else ""
+    spelled = f"spelled_end[lazy]: FREE {json.dumps(end)}"
+    return [f"ended: spelled_end{named}", spelled, r"FREE: /(.|\n)*/"]
+
+
+def _either(text: str, special: Mapping[str, int]) -> str:
+    """A text as a grammar has it, its special tokens spelled or named."""
+    spelled, named = json.dumps(text), _named(text, special)
+    return spelled if named in (spelled, "") else f"({spelled} | {named})"
+
+
+def _named(text: str, special: Mapping[str, int]) -> str:
     """A text as a grammar has it, where each special token is named by its id."""
     marks = "|".join(map(re.escape, special))
     parts = re.split(f"({marks})", text) if special else [text]

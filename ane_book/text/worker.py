@@ -9,15 +9,19 @@ timer whose signal ends the process, memory by a limit of the address space, whi
 Windows has neither.
 """
 
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime
+from itertools import pairwise
 import json
 import os
 import signal
 import sys
+from typing import Any
 
 from ane_book.errors import InvalidInput
 from ane_book.text.template import render
+from ane_book.text.token_bytes import token_bytes
 from tokenizers import Tokenizer
 
 __all__ = ["main"]
@@ -62,6 +66,31 @@ class Text:
             self._tokenizer.enable_truncation(most)
         return self._tokenizer.encode(text, add_special_tokens=special).ids
 
+    def literal(self, value: Any, control: list[int], cut: str) -> Any:
+        if isinstance(value, str):
+            self._tokenizer.no_truncation()
+            return cut.join(self._without(value, frozenset(control)))
+        if isinstance(value, dict):
+            pairs = value.items()
+            return {self.literal(k, control, cut): self.literal(v, control, cut) for k, v in pairs}
+        if isinstance(value, list):
+            return [self.literal(each, control, cut) for each in value]
+        return value
+
+    def _without(self, text: str, control: Collection[int]) -> list[str]:
+        """The text in parts, none of which has a control token.
+
+        Ids are what counts, not spellings: a normalizer may make a control token of other letters.
+        """
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        found = [i for i, token in enumerate(encoding.ids) if token in control]
+        if not found:
+            return [text]
+        places = encoding.offsets
+        cuts = [0, *(_middle(text, *places[i]) for i in found), len(text)]
+        parts = (text[start:end] for start, end in pairwise(cuts))
+        return [part for whole in parts for part in self._without(whole, control)]
+
     def encode_pair(self, first: str, second: str, most: int | None) -> list[list[int]]:
         if most is None:
             self._tokenizer.no_truncation()
@@ -78,17 +107,34 @@ class Text:
     def decode(self, sequences: list[list[int]]) -> list[str]:
         return [self._tokenizer.decode(ids) for ids in sequences]
 
+    def token_bytes(self, tokens: list[int], first: bool) -> list[str]:
+        found = (token_bytes(self._tokenizer, token, first) for token in tokens)
+        return [each.decode("latin-1") for each in found]  # which is how JSON has bytes
+
     def token_to_id(self, token: str) -> int | None:
         return self._tokenizer.token_to_id(token)
+
+
+def _middle(text: str, start: int, end: int) -> int:
+    """The middle of a token's place, without the white space that some tokens take in."""
+    end = start + len(text[start:end].rstrip())
+    start = end - len(text[start:end].lstrip())
+    if end - start < 2:
+        raise InvalidInput(
+            f"the model's tokenizer reads {text[start:end]!r} as a control token; leave it out"
+        )
+    return (start + end) // 2
 
 
 #: How a failure of each call begins; the template's errors are sentences already.
 FAILED = {
     "load": "not a tokenizer: ",
     "encode": "the model's tokenizer cannot take this text: ",
+    "literal": "the model's tokenizer cannot take this text: ",
     "encode_pair": "the model's tokenizer cannot take this text: ",
     "locate": "the model's tokenizer cannot take this text: ",
     "decode": "the model's tokenizer has no text for these tokens: ",
+    "token_bytes": "the model's tokenizer has no text for these tokens: ",
 }
 
 

@@ -28,6 +28,13 @@ CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 DTYPES = ("F32", "F16", "BF16")  # safetensors' names
 
+#: Fields that are of training, or of fields that are refused.
+UNUSED = {
+    "task_type", "auto_mapping", "base_model_name_or_path", "revision", "inference_mode",
+    "peft_version", "lora_dropout", "layers_pattern", "eva_config", "loftq_config",
+    "megatron_core", "qalora_group_size",
+}  # fmt: skip
+
 #: Fields that make of an adapter something else than B (A x) on whole matrices, and what they do.
 SWITCHES = {
     "use_dora": "DoRA also scales the columns of the merged weight",
@@ -102,9 +109,11 @@ def _config(path: Path) -> _Config:
     kind = fields.get("peft_type")
     if kind != "LORA":
         raise UnsupportedModel(f"{path}: peft_type {kind!r:.40} is not supported; LORA is")
-    for name in (name for name in SWITCHES if fields.get(name)):
+    others = fields.keys() - UNUSED - {*_Config.model_fields}
+    for name in sorted(name for name in others if fields[name]):
+        does = SWITCHES.get(name, "what it does to the adapter is not known here")
         raise UnsupportedModel(
-            f"{path}: {name} = {fields[name]!r:.60} is not supported ({SWITCHES[name]}); merge the "
+            f"{path}: {name:.60} = {fields[name]!r:.60} is not supported ({does}); merge the "
             "adapter into the weights and convert those"
         )
     try:
@@ -152,7 +161,13 @@ def _pairs(path: Path, r: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def _check_targets(folder: Path, config: _Config, pairs: dict) -> None:
-    """Raise InvalidWeights where the matrices are not those that target_modules lists."""
+    """Raise InvalidWeights where the matrices are not those that the configuration names."""
+    for name in pairs:
+        if _is_left_out(name, config):
+            raise InvalidWeights(
+                f"{folder / TENSORS}: has A and B of {name[:100]}, which is not among the layers "
+                f"and modules of {CONFIG}"
+            )
     listed = config.target_modules
     if isinstance(listed, str):  # an expression, whose matrices are those that the file has
         if not pairs:
@@ -174,3 +189,15 @@ def _check_targets(folder: Path, config: _Config, pairs: dict) -> None:
         raise InvalidWeights(
             f"{folder / TENSORS}: not every layer has A and B of all target_modules; get it again"
         )
+
+
+def _is_left_out(name: str, config: _Config) -> bool:
+    """Whether layers_to_transform or a list exclude_modules leaves a matrix out."""
+    layers, excluded = config.layers_to_transform, config.exclude_modules
+    layers = [layers] if isinstance(layers, int) else layers
+    if isinstance(excluded, list) and any(f".{name}".endswith(f".{own}") for own in excluded):
+        return True
+    if not layers:
+        return False
+    number = re.search(r"\.(\d+)\.", name)
+    return number is None or int(number[1]) not in layers

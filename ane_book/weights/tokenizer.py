@@ -44,7 +44,6 @@ def _bytes(use_regex: bool = True) -> pre_tokenizers.PreTokenizer:
 
 #: `tokenizer.ggml.pre` -> the pre-tokenizer.
 CUTS = {
-    "default": _bytes(),
     "gpt-2": _bytes(),
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _bytes()]),
     "qwen2": _split([SPLITS["qwen2"]]),
@@ -60,10 +59,17 @@ def from_gguf(metadata: dict, vocab_size: int, place: str) -> TokenizerFiles:
     vocab_size: rows of the embedding. place: the beginning of error messages. Raises
     UnsupportedModel for a kind that is not supported, InvalidWeights if the parts are inconsistent.
     """
-    kind, cut = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "default")
+    kind, cut = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
     if kind != "gpt2":
         raise UnsupportedModel(
             f"{place}: tokenizer of kind {kind!r}; supported: 'gpt2', byte-level BPE"
+        )
+    if cut in (None, "default"):
+        # llama.cpp takes a split of its own then, which gives other tokens than in training.
+        raise UnsupportedModel(
+            f"{place}: tokenizer.ggml.pre is {'missing' if cut is None else cut}, so the file does "
+            "not say how the model splits a text into words; take a newer file of it, or name the "
+            f"split by gguf-new-metadata --pre-tokenizer NAME OLD NEW, with {', '.join(CUTS)}"
         )
     if cut not in list(CUTS):  # which may be anything, a list too
         raise UnsupportedModel(
@@ -153,7 +159,7 @@ def byte_level(vocab_size: int) -> TokenizerFiles:
         )
     end = "<|endoftext|>"
     tokenizer = _byte_level_bpe(
-        [*sorted(pre_tokenizers.ByteLevel.alphabet()), end], [], "default", "byte-level tokenizer"
+        [*sorted(pre_tokenizers.ByteLevel.alphabet()), end], [], "gpt-2", "byte-level tokenizer"
     )
     tokenizer.add_special_tokens([AddedToken(end, special=True, normalized=False)])
     return TokenizerFiles(tokenizer.to_str(), eos_token_ids=(256,), eos_token=end)

@@ -53,7 +53,7 @@ class Proxy(coreml.Proxy):
         predict = super().predict
 
         def predicted():
-            found = predict(arrays, state)
+            found = predict(data, state)
             if state is None:
                 check_steps(self.program, arrays, found)
             return found

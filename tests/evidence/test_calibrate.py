@@ -84,6 +84,8 @@ def test_inputs_that_no_function_takes(package):
 def test_golden_tokens_of_a_bundle(tiny_bundle):
     _, bundle = tiny_bundle("llama", (("head_dim", 64),))
     report = laws.check(bundle.path, calibrate="golden")
+    assert report.level().figures["calibrated"]
+    assert not laws.check(bundle.path).level().figures["calibrated"]
     assert not [f for f in report.findings if f.rule.id == "sum-most"]
     low = laws.load()["sum-most"]
     every = {"sum-most": laws.Rule(Low(low.claim), "warning", "", "")}

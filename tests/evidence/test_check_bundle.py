@@ -47,14 +47,28 @@ def test_parity_is_kept_as_l1(bundle):
     assert Bundle.open(bundle.path).evidence.levels["L1"].status == "passed"
 
 
+def test_parity_without_the_source_takes_nothing_from_parity_with_it(tiny, tiny_bundle, tmp_path):
+    folder = copied(tiny_bundle("llama", WIDE, quant="int8")[1], tmp_path)
+    assert run(folder, "--parity", "--source", tiny("llama", **dict(WIDE))[1]).exit_code == 0
+    strong = Bundle.open(folder).evidence.levels["L1"]
+    assert "off PyTorch at most in single precision" in strong.reason
+    weak = run(folder, "--parity")
+    assert "without its source: not held to more" in weak.stdout
+    assert f"keeps the stronger measurement of {strong.date}: L1 passed: " in weak.stderr
+    assert Bundle.open(folder).evidence.levels["L1"] == strong
+
+
 def test_a_flipped_weight_is_an_annotation_and_code_1(bundle, tmp_path):
     folder = copied(bundle, tmp_path)
     (package,) = folder.glob("layers*.mlpackage")
     change_weight(package, "attention_out_weight_to_fp16", flip)
+    before = (folder / "evidence.json").read_bytes()
     result = CliRunner().invoke(app, ["check", str(folder), "--parity", "--github"])
+    assert (folder / "evidence.json").read_bytes() == before, "a checkout stays as it is"
     assert result.exit_code == 1
     assert "L1 parity failed: layers_00-03.mlpackage" in result.stdout
     assert f"::error file={package},title=parity::layers_00-03.mlpackage, " in result.stdout
+    assert run(folder, "--parity").exit_code == 1
     assert Bundle.open(folder).evidence.levels["L1"].status == "failed"
 
 

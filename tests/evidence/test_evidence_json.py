@@ -45,6 +45,48 @@ def test_a_level_is_recorded_and_the_others_stay(copy):
     assert "L1 parity     passed" in text and "L3 quality    failed" in text
 
 
+WEAK, STRONG = {"source": False}, {"source": True}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "holds"),
+    [
+        ((True, STRONG), (True, WEAK), "first"),
+        ((True, WEAK), (True, STRONG), "then"),
+        ((True, STRONG), (True, STRONG), "then"),
+        ((True, STRONG), (False, WEAK), "then"),
+        ((False, STRONG), (True, WEAK), "first"),
+        ((False, STRONG), (False, WEAK), "first"),
+        ((False, WEAK), (True, STRONG), "then"),
+        ((True, {"source": "yes"}), (True, {}), "then"),
+    ],
+)
+def test_a_level_gives_way_to_what_is_as_strong_and_a_pass_to_any_failure(copy, first, then, holds):
+    bundle = Bundle.open(copy)
+    levels = {"first": level(first[0], "first", first[1]), "then": level(then[0], "then", then[1])}
+    for one in levels.values():
+        held = bundle.record("L1", one)
+    assert held == bundle.evidence.levels["L1"] == levels[holds]
+
+
+def test_what_makes_a_measurement_stronger(copy):
+    ranks = {
+        "L0": [{}, {"calibrated": True}],
+        "L2": [{"soak": 10}, {"soak": 500}],
+        "L3": [{"prose_tokens": 63}, {"prose_tokens": 1023},
+               {"prose_tokens": 63, "independent": True}],
+    }  # fmt: skip
+    bundle = Bundle.open(copy)
+    for name, rising in ranks.items():
+        found = [level(True, "so strong", figures) for figures in rising]
+        for one in found:
+            assert bundle.record(name, one) is one
+        for one in found[:-1]:
+            assert bundle.record(name, one) == found[-1]
+    another = level(True, "another Mac", {"soak": 10}, {"chip": "Apple M9"})
+    assert bundle.record("L2", another) is another, "two machines are not compared"
+
+
 def _record_often(folder, name):
     bundle = Bundle.open(folder)
     for number in range(60):

@@ -4,32 +4,69 @@ import json
 import shutil
 
 from _command import ane_book as command
+from _plant import change_weight, copied
+from _tiny import tiny_model, write_checkpoint
+import ane_book
+from ane_book.bundle import Bundle
+from ane_book.evidence import loss
 from ane_book.evidence.quality import check_quality
-from ane_book.runtime import Session
 import pytest
+from tokenizers import Tokenizer
+import torch
 
 
 @pytest.fixture(scope="module")
-def quantised(tiny, tiny_bundle):
+def taught(tmp_path_factory):
+    """The folder of a tiny model that knows a little of both texts: perplexity needs no less."""
+    model, folder = tiny_model("llama"), tmp_path_factory.mktemp("taught") / "weights"
+    tokenizer = Tokenizer.from_file(str(write_checkpoint(model, folder) / "tokenizer.json"))
+    texts = [torch.tensor([tokenizer.encode(t[:256]).ids]) for t in (loss.prose(), loss.code())]
+    optimizer = torch.optim.Adam(model.requires_grad_(True).parameters(), lr=3e-3)
+    for text in texts * 40:
+        optimizer.zero_grad()
+        model(text, labels=text).loss.backward()
+        optimizer.step()
+    model.half().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(taught):
+    return ane_book.convert(str(taught), out=taught.with_name("plain"), context=32, prefill=8)
+
+
+@pytest.fixture(scope="module")
+def quantised(taught):
     """(bundle, folder of its source)"""
-    return tiny_bundle("llama", quant="lut4")[1], tiny("llama")[1]
+    out = taught.with_name("lut4")
+    return ane_book.convert(str(taught), out=out, quant="lut4", context=32, prefill=8), taught
 
 
-def test_a_bundle_in_half_precision_loses_next_to_nothing(tiny_bundle):
-    level = check_quality(tiny_bundle("llama")[1], tokens=128)
+def test_a_bundle_in_half_precision_loses_next_to_nothing(plain):
+    level = check_quality(plain, tokens=128)
     assert level.status == "passed", level
     for text in ("prose", "code"):
         assert abs(level.figures[f"{text}_change"]) < 0.01
         assert level.figures[f"{text}_agreement"] > 0.95
 
 
-def test_a_model_that_guesses_is_not_judged_by_its_perplexity_alone(tiny_bundle):
-    bundle = tiny_bundle("llama")[1]
+def test_of_a_model_that_guesses_it_is_unmeasured(tiny_bundle):
+    bundle = tiny_bundle("llama")[1]  # its weights are random
     level = check_quality(bundle, tokens=128)
-    vocabulary = Session(bundle, backend="mil").tokenizer.get_vocab_size()
-    least = min(level.figures["prose_perplexity"], level.figures["code_perplexity"])
-    assert least > 1.1 * vocabulary  # its weights are random
-    assert f"no better than chance among {vocabulary:,} tokens" in level.reason
+    assert level.status == "unmeasured"
+    assert "no better than chance among 257 tokens" in level.reason
+    done = command("quality", bundle.path, "--tokens", "64")
+    assert done.returncode == 3 and "L3 quality unmeasured: the original guesses" in done.stdout
+    assert bundle.evidence.levels["L3"].status == "unmeasured"
+
+
+def test_logits_that_are_no_numbers_are_a_failure(plain, tmp_path):
+    folder = copied(plain, tmp_path)
+    for package in folder.glob("layers*.mlpackage"):
+        change_weight(package, "feed_forward_down_weight_to_fp16", lambda weight: weight.fill(6e4))
+    done = command("quality", folder, "--tokens", "64")
+    assert done.returncode == 1 and "perplexity nan" in done.stdout, done.stderr
+    assert Bundle.open(folder).evidence.levels["L3"].status == "failed"
 
 
 def test_a_quantised_one_is_held_to_its_source(quantised):
@@ -42,9 +79,9 @@ def test_a_quantised_one_is_held_to_its_source(quantised):
 
 
 def test_somebody_elses_code_sees_what_the_bundle_and_its_twin_have_in_common(
-    tiny, tiny_bundle, tmp_path
+    plain, taught, tmp_path
 ):
-    bundle, folder = tiny_bundle("llama")[1], tiny("llama")[1]
+    bundle, folder = plain, taught
     sound = check_quality(bundle, folder, tokens=128, independent=True)
     assert sound.status == "passed" and sound.figures["prose_divergence"] < 1e-4
     wrong = shutil.copytree(bundle.path, tmp_path / "wrong")
@@ -68,12 +105,17 @@ def test_what_gives_no_logits_is_unmeasured(tiny_bundle, recipe, said):
     assert said in check_quality(tiny_bundle("qwen2", **recipe)[1]).reason
 
 
-def test_the_command_keeps_it_as_l3(tiny_bundle):
-    bundle = tiny_bundle("llama")[1]
-    done = command("quality", bundle.path, "--tokens", "64", "--json")
+def test_the_command_keeps_the_stronger_as_l3(plain, taught):
+    options = "--source", taught, "--tokens", "64"
+    done = command("quality", plain.path, *options, "--independent", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "passed"
-    assert bundle.evidence.levels["L3"].status == "passed"
+    strong = plain.evidence.levels["L3"]
+    assert strong.status == "passed" and "transformers' model" in strong.reason
+    done = command("quality", plain.path, *options)
+    assert "against its own weights in single precision" in done.stdout
+    assert f"keeps the stronger measurement of {strong.date}: L3 passed: " in done.stderr
+    assert plain.evidence.levels["L3"] == strong
 
 
 @pytest.mark.parametrize("independent", [False, True])

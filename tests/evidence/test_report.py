@@ -41,7 +41,8 @@ def test_off_a_mac_it_is_whole_but_for_residency(report):
     bundle, package = report.subjects
     status = {name: level.status for name, level in bundle.levels.items()}
     assert (status["L1"], status["L2"]) == ("passed", "unmeasured")
-    assert all(status[name] in ("passed", "failed") for name in ("L0", "L3"))
+    assert status["L0"] in ("passed", "failed")
+    assert "guesses no better than chance" in bundle.levels["L3"].reason, "its weights are random"
     assert package.kind == "package" and package.levels["L2"].reason == device.neural_engine()[1]
     (speed,) = [speed for speed in bundle.speed if speed.units == "executor"]
     assert speed.failed is None

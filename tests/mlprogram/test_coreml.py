@@ -13,6 +13,7 @@ from mlprogram import MLProgram
 import mlprogram.coreml
 import numpy as np
 import pytest
+import torch
 
 pytestmark = pytest.mark.skipif(CAN_PREDICT, reason="this machine has Core ML itself")
 X = np.array([[1.0, -2.0, 3.0]], np.float32)
@@ -63,6 +64,44 @@ def test_states_are_kept_read_and_written(enabled):
     assert state.read_state("total").tolist() == [6, 6, 6]
     with pytest.raises(RuntimeError, match="no state 'sum'"):
         state.read_state("sum")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(np.ones((1, 3), kind) for kind in ("i8", "u1", "i2", "u2", "?")),
+        *([[1, 2, 3]], torch.ones((1, 3), dtype=torch.int64), 3.0, np.broadcast_to(X, (1, 3))),
+    ],
+    ids=repr,
+)
+def test_values_that_the_binding_does_not_convert_are_refused_as_on_a_mac(enabled, value):
+    """coremltools issues 194, 1498 and 1689 have the error's words."""
+    model = convert(doubled)
+    for data in ({"x": value}, [{"x": X}, {"x": value}]):
+        with pytest.raises(RuntimeError, match="^value type not convertible: 'x'"):
+            model.predict(data)
+    compiled = ct.models.CompiledMLModel(model.get_compiled_model_path())
+    if not isinstance(value, float):  # which need not be an array there
+        with pytest.raises(RuntimeError, match="^value type not convertible: 'x'"):
+            compiled.predict({"x": value})
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16, np.int32, np.int8, list])
+def test_values_that_the_binding_converts(enabled, kind):
+    value = [[1.0, 2.0, 3.0]] if kind is list else np.array([[1, 2, 3]], kind)
+    assert convert(doubled).predict({"x": value})["y"].tolist() == [[2, 4, 6]]
+
+
+def test_half_precision_comes_out_as_float32_and_is_not_written_to_a_state(enabled, tmp_path):
+    model = convert(summed)
+    state, x = model.make_state(), np.ones(3, np.float16)
+    assert model.predict({"x": x}, state)["y"].dtype == np.float32
+    assert state.read_state("total").dtype == np.float32
+    with pytest.raises(RuntimeError, match="^value type not convertible: 'total'"):
+        state.write_state("total", x)
+    model.save(str(tmp_path / "summed.mlpackage"))
+    own = MLProgram(tmp_path / "summed.mlpackage")
+    assert own.predict({"x": x}, own.make_state())["y"].dtype == np.float16
 
 
 def test_a_compiled_model_is_loaded_by_its_path(enabled, tmp_path):

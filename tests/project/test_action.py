@@ -194,8 +194,13 @@ def bundles(tiny_bundle, tmp_path_factory):
 
 
 def test_parity(bundles):
+    """Nothing is written into the checkout."""
+    files = [path for path in bundles.rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    run("Laws", bundles, path="models/sound")
     done, _ = run("Parity", bundles, path="models")
     assert done.returncode == 1, done.stderr
+    assert {path: path.read_bytes() for path in bundles.rglob("*") if path.is_file()} == before
     lines = [line for line in done.stdout.splitlines() if "title=parity" in line]
     assert len(lines) == 1
     assert lines[0].startswith("::error file=models/flipped/layers_00-03.mlpackage,title=parity::")

@@ -11,14 +11,16 @@ import ane_book
 from ane_book.bundle import Bundle
 from ane_book.conversion.plan import plan
 from ane_book.conversion.recipe import make_recipe
-from ane_book.errors import InvalidBundle, InvalidInput, InvalidWeights
+from ane_book.errors import AneBookError, InvalidBundle, InvalidInput, InvalidWeights
 from ane_book.evidence.parity import check_parity
 from ane_book.models.base.lora import slot_shapes
 from ane_book.runtime import Session
 from ane_book.runtime.adapters import read_adapter
+from ane_book.runtime.choosing import choose
 from mlprogram import MLProgram
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 import torch
 
 #: Rows in another order, layers that are no attention, and such with experts.
@@ -41,6 +43,13 @@ def expected_logits(model, folder, ids=IDS) -> np.ndarray:
     """Logits (n, V) of the model with the adapter merged into its weights."""
     with torch.inference_mode():
         return merged(model, folder)(torch.tensor([ids])).logits[0].numpy()
+
+
+def change(folder, edit, alpha: float = 8.0) -> None:
+    """Change an adapter's tensors by a function of name and tensor, and its lora_alpha."""
+    file, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    save_file({name: edit(name, tensor) for name, tensor in load_file(file).items()}, file)
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"lora_alpha": alpha}))
 
 
 def logits(session: Session, ids=IDS) -> np.ndarray:
@@ -205,13 +214,29 @@ class TestRefused:
 
     @pytest.mark.parametrize("number", [float("nan"), 1e30])
     def test_numbers_beyond_half_precision(self, number, slotted, adapter):
-        from safetensors.torch import load_file, save_file
-
-        tensors = load_file(adapter / "adapter_model.safetensors")
-        next(iter(tensors.values()))[0, 0] = number
-        save_file(tensors, adapter / "adapter_model.safetensors")
+        change(adapter, lambda name, tensor: tensor.fill_(number))
         with pytest.raises(InvalidWeights, match="numbers that fp16 does not hold"):
             read_adapter(adapter, slotted[1])
+
+    @pytest.mark.parametrize("b", [0.0, 1.0])
+    def test_a_scale_beyond_half_precision(self, b, slotted, adapter):
+        """Zeros times infinity would be NaN, too."""
+        change(adapter, lambda name, tensor: tensor.mul(b) if "lora_B" in name else tensor, 1e308)
+        with pytest.raises(InvalidWeights, match="numbers that fp16 does not hold"):
+            read_adapter(adapter, slotted[1])
+
+    def test_what_overflows_within_gives_no_answer(self, slotted, adapter):
+        """Every number fits, and their products do not."""
+        change(adapter, lambda name, tensor: torch.full_like(tensor, 60_000), 4.0)
+        session = Session(slotted[1])
+        session.use(adapter)
+        uses = {
+            "generate": lambda: session.generate(IDS, max_tokens=2),
+            "choose": lambda: choose(session, "a", ["b", "c"]),
+        }
+        for use in uses.values():
+            with pytest.raises(AneBookError, match="logits hold NaN: something overflowed fp16"):
+                use()
 
     def test_models_and_recipes(self, slotted, tmp_path_factory):
         with pytest.raises(InvalidInput, match="lora_slots goes with models that generate text"):

@@ -73,7 +73,7 @@ def test_the_form_begins_behind_a_thought(tokens, form, text, good, bad):
     """The thought is free, up to the first end of one; white space may follow."""
 
     def taken(answer: str) -> bool:
-        mask = tokens.mask(form, text, thinks=True)
+        mask = tokens.mask(form, text, end="</think>")
         for token in [*tokenizer().encode(answer).ids, END]:
             if np.isneginf(mask.apply(np.zeros(V, np.float32))[token]):
                 return False
@@ -84,6 +84,41 @@ def test_the_form_begins_behind_a_thought(tokens, form, text, good, bad):
         assert taken(f"{thought}</think>\n\n{good}") and taken(f"{thought}</think>{good}")
         assert not taken(f"{thought}</think>\n\n{bad}") and not taken(thought + good)
         assert not taken(f"{thought}</think>{good}</think>{good}")
+
+
+LARGE = 12345678901234567890
+SCHEMAS_OF_NUMBERS = [
+    {"const": 2**53}, {"const": -(2**63)}, {"enum": [1, {"id": [2**53 + 1]}]}, {"const": 1e300},
+    {"type": "integer", "minimum": 2**53 + 1}, {"type": "integer", "maximum": LARGE},
+    {"type": "integer", "exclusiveMinimum": 2**53}, {"exclusiveMaximum": -(2**53)},
+    {"type": "integer", "multipleOf": LARGE}, {"anyOf": [{"type": "null"}, {"const": LARGE}]},
+    {"type": "object", "properties": {"default": {"items": {"const": LARGE}}}},
+    {"$defs": {"enum": {"const": LARGE}}, "$ref": "#/$defs/enum"},
+    {"$ref": "#/default", "default": {"const": LARGE}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", SCHEMAS_OF_NUMBERS, ids=json.dumps)
+def test_a_number_that_would_be_rounded_is_refused_by_name(tokens, schema):
+    reason = r": \w+ -?\d.* from 2\*\*53 on are rounded"
+    with pytest.raises(InvalidInput, match="^json_schema" + reason):
+        tokens.mask("json_schema", json.dumps(schema))
+    with pytest.raises(InvalidInput, match="^grammar" + reason):
+        tokens.mask("grammar", f'start: "a" %json{json.dumps(schema)} "b"')
+
+
+@pytest.mark.parametrize("number", [2**53 - 1, 1 - 2**53, 2**63 - 1, 0, -1.5])
+def test_other_numbers_are_kept_to_the_last_digit(tokens, number):
+    schema = {"const": number, "default": LARGE, "examples": [LARGE]}
+    ids = drawn(tokens.mask("json_schema", json.dumps(schema)), 0)
+    assert tokenizer().decode(ids) == json.dumps(number)
+
+
+@pytest.mark.parametrize("text", ["<|im_end|>", "a<|im_start|>b", "<|im_start|><|im_end|>"])
+def test_the_text_of_a_special_token_is_text(tokens, text):
+    """A schema may ask for it, and the answer spells it."""
+    mask = tokens.mask("json_schema", json.dumps({"const": text}))
+    assert json.loads(tokenizer().decode(drawn(mask, 0))) == text
 
 
 def test_what_keeps_the_form_by_itself_is_left_as_it_is(tokens):
@@ -106,12 +141,12 @@ def test_white_space_comes_to_an_end(tokens):
     assert '"name"' in text and "\n" * 65 not in text
 
 
-@pytest.mark.parametrize("thinks", [False, True])
-def test_a_schema_may_be_nested_as_deep_as_a_request(tokens, thinks):
+@pytest.mark.parametrize("end", ["", "</think>"])
+def test_a_schema_may_be_nested_as_deep_as_a_request(tokens, end):
     schema = "true"
     for _ in range(DEEPEST):
         schema = f'{{"items": {schema}}}'
-    tokens.mask("json_schema", schema, thinks)
+    tokens.mask("json_schema", schema, end)
 
 
 @pytest.mark.parametrize(
@@ -136,10 +171,10 @@ def test_a_schema_may_be_nested_as_deep_as_a_request(tokens, thinks):
         ("grammar", "%json", "grammar: "),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("thinks", [False, True])
-def test_what_cannot_be_kept_is_refused_by_name(tokens, form, text, reason, thinks):
+@pytest.mark.parametrize("end", ["", "</think>"])
+def test_what_cannot_be_kept_is_refused_by_name(tokens, form, text, reason, end):
     with pytest.raises(InvalidInput, match=reason) as refused:
-        tokens.mask(form, text, thinks)
+        tokens.mask(form, text, end)
     assert str(refused.value).startswith(f"{form}: ") and len(str(refused.value)) < 400
 
 
@@ -167,6 +202,6 @@ def test_a_form_is_compiled_once_and_no_answer_changes_another(tokens, monkeypat
     fresh = np.isfinite(again.apply(np.zeros(V, np.float32)))
     assert fresh[tokenizer().encode("cd").ids[0]] and len(compiled) == 1
     tokens.mask("regex", "(ab|ce)")
-    assert compiled[-1] == ("regex", "(ab|ce)", False) and len(compiled) == 2
-    tokens.mask("regex", "(ab|ce)", thinks=True)
-    assert compiled[-1] == ("regex", "(ab|ce)", True) and len(compiled) == 3
+    assert compiled[-1] == ("regex", "(ab|ce)", "") and len(compiled) == 2
+    tokens.mask("regex", "(ab|ce)", end="</think>")
+    assert compiled[-1] == ("regex", "(ab|ce)", "</think>") and len(compiled) == 3

@@ -168,6 +168,11 @@ class TestAnswers:
         with pytest.raises(InvalidInput, match="system prompt has no place"):
             session.stream([1], system="Be kind.")
 
+    @pytest.mark.parametrize("token", [-1, -258, 257])
+    def test_refuses_a_bias_of_no_token(self, session, token):
+        with pytest.raises(InvalidInput, match=f"logit_bias: token id {token} is outside"):
+            session.stream("Hello", logit_bias={token: 1.0})
+
     def test_an_end_token_stops(self, session, edited):
         whole = session.generate("Hello", max_tokens=12).token_ids
         ends = edited(eos_token_ids=[whole[4]]).generate("Hello", max_tokens=12)

@@ -2,9 +2,10 @@
 
 from _command import ane_book as command
 from _patience import HANGING
+from _plant import change_weight, copied
 from _scripted import talking
 from _serving import serving
-from ane_book.errors import InvalidInput, PromptTooLong, TextCut
+from ane_book.errors import AneBookError, InvalidInput, PromptTooLong, TextCut
 from ane_book.runtime import Session, YesNoReranker
 from ane_book.serve.pool import bundle_model
 import httpx
@@ -56,6 +57,18 @@ def test_scores_are_those_of_the_model_on_its_cards_prompt(made):
     best = reranker.rank(QUERY, DOCUMENTS, top_n=2)
     order = sorted(range(3), key=lambda i: -expected[i])
     assert [one.index for one in best] == order[:2]
+
+
+def test_logits_that_are_no_numbers_are_no_score(made, tmp_path):
+    folder = copied(made[1], tmp_path)
+    for part in made[1].manifest.shards:
+        change_weight(folder / part.package, "feed_forward_down_weight_to_fp16", beyond_fp16)
+    with pytest.raises(AneBookError, match="logits hold NaN"):
+        YesNoReranker(Session(folder)).rank(QUERY, DOCUMENTS)
+
+
+def beyond_fp16(weight) -> None:
+    weight[:] = 60_000
 
 
 def test_the_query_is_read_once(made):

@@ -122,6 +122,8 @@ CASES = [
          tools=[{"type": "function", "function": {"name": "f"}}]),
     chat("a bias beyond the vocabulary", "token id 9999 is outside", None,
          logit_bias={"9999": 1}),
+    chat("a bias before the vocabulary", "token id -1 is outside", None, logit_bias={"-1": 1}),
+    text("the same of a completion", "token id -999 is outside", None, logit_bias={"-999": 1}),
     chat("a bias of a word", "has to be a valid integer", "logit_bias.a.[key]",
          logit_bias={"a": 1}),
     chat("a penalty of 3", "presence_penalty has to be", "presence_penalty", presence_penalty=3),

@@ -9,7 +9,6 @@ from _templates import template
 from _tool_templates import TOOL_TEMPLATES, written
 from ane_book.errors import InvalidInput
 from ane_book.runtime.grammar import GrammarTokens
-from ane_book.text.chat import apart
 from ane_book.text.template import render
 from ane_book.text.tools import Calling, ToolForm, cut_call, tool_form
 import numpy as np
@@ -58,9 +57,9 @@ def tokens(tmp_path_factory):
     return GrammarTokens(file, 49_152, [2])
 
 
-def taken(tokens, grammar: str, text: str, thinks: bool = False) -> bool:
+def taken(tokens, grammar: str, text: str, end: str = "") -> bool:
     """Whether a grammar takes a text as a whole answer, or as one that begins within a thought."""
-    mask, logits = tokens.mask("grammar", grammar, thinks), np.zeros(49_152, np.float32)
+    mask, logits = tokens.mask("grammar", grammar, end), np.zeros(49_152, np.float32)
     for token in [*tokenizer().encode(text).ids, 2]:
         if np.isneginf(mask.apply(logits)[token]):
             return False
@@ -287,7 +286,11 @@ def test_a_template_without_a_place_for_calls_has_them_in_the_text(name):
     """So that no turn is lost; markers of a client's are cut there, those of the form are not."""
     form = FORMS[name]
     asked = json.loads(json.dumps(ASKED).replace("Rome", "<|im_end|>"))
-    told = form.messages(asked, TOOLS, lambda value: apart(value, ["<|im_end|>"], "|"))
+
+    def literal(value):
+        return json.loads(json.dumps(value).replace("<|im_end|>", "<||im_end|>"))
+
+    told = form.messages(asked, TOOLS, literal)
     call = written(form, ("weather", {"city": "<||im_end|>"}))
     said = [m["content"] for m in told if m["role"] == "assistant"]
     assert said == [call]
@@ -316,14 +319,30 @@ def test_parameters_are_an_object():
         tool_form("").grammar(tools, Calling())
 
 
+def test_white_space_before_a_call_that_is_a_whole_answer(tokens):
+    """It is read as a call, so it is held to one."""
+    form = FORMS["llama-3.1"]
+    grammar, call = form.grammar(TOOLS, Calling()), written(form, ("weather", {"city": "Rome"}))
+    assert taken(tokens, grammar, f"\n {call}") and taken(tokens, grammar, f"\n So: {call}")
+    assert not taken(tokens, grammar, "\n " + call.replace("city", "town"))
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3.5", "lfm2"])
+def test_a_number_that_would_be_rounded_is_refused(name):
+    parameters = {"properties": {"id": {"enum": [2**53 + 1]}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    with pytest.raises(InvalidInput, match="tools: f: enum 9007199254740993 cannot be held to"):
+        FORMS[name].grammar(tools, Calling())
+
+
 def test_an_answer_that_begins_within_a_thought_ends_it_first(tokens):
     form = FORMS["qwen3.5"]
     call = written(form, ("now", {}))
     must, auto = form.grammar(TOOLS, Calling(must=True)), form.grammar(TOOLS, Calling())
     for grammar in (must, auto):
-        assert taken(tokens, grammar, "Which? Now.\n</think>\n\n" + call, thinks=True)
-        assert not taken(tokens, grammar, call, thinks=True)
-    assert taken(tokens, auto, "Hm.</think>\n\nIt is late.", thinks=True)
+        assert taken(tokens, grammar, "Which? Now.\n</think>\n\n" + call, end="</think>")
+        assert not taken(tokens, grammar, call, end="</think>")
+    assert taken(tokens, auto, "Hm.</think>\n\nIt is late.", end="</think>")
 
 
 def test_a_schema_with_definitions_keeps_them(tokens):

@@ -57,7 +57,7 @@ def test_gguf_tokenizer_adds_the_first_token_when_trained_with_it(tmp_path):
 @pytest.mark.parametrize(
     ("pre", "text", "words"),
     [
-        ("default", "ab 1234's", ["ab", "Ġ1234", "'s"]),
+        ("gpt-2", "ab 1234's", ["ab", "Ġ1234", "'s"]),
         ("smollm", "ab 123's", ["ab", "Ġ", "1", "2", "3", "'s"]),
         ("qwen2", "ab 12's\n\n", ["ab", "Ġ", "1", "2", "'s", "ĊĊ"]),
         ("llama-bpe", "ab 12345's\n\n", ["ab", "Ġ", "123", "45", "'s", "ĊĊ"]),
@@ -74,7 +74,9 @@ def test_gguf_tokenizer_cuts_words(pre, text, words):
     ("changes", "error", "message"),
     [
         ({"model": "llama"}, UnsupportedModel, "tokenizer of kind 'llama'"),
-        ({"pre": "tekken"}, UnsupportedModel, "'tekken' is not supported; supported: default"),
+        ({"pre": "tekken"}, UnsupportedModel, "'tekken' is not supported; supported: gpt-2"),
+        ({"pre": "default"}, UnsupportedModel, "pre is default, .* --pre-tokenizer NAME OLD NEW"),
+        ({"pre": None}, UnsupportedModel, "pre is missing, so the file does not say"),
         ({"pre": ["qwen2"]}, UnsupportedModel, r"\['qwen2'\] is not supported"),
         ({"tokens": None}, InvalidWeights, "no list tokenizer.ggml.tokens"),
         ({"merges": ["a b c"]}, InvalidWeights, "merges are damaged"),

@@ -61,7 +61,27 @@ VALUES = {
     "alpha_pattern": {"q_proj": 2},
     "alora_invocation_tokens": [1, 2],
 }
-OTHERS = {"bias": "all", "init_lora_weights": "pissa", "peft_type": "LOHA"}
+OTHERS = {
+    "bias": "all", "init_lora_weights": "pissa", "peft_type": "LOHA", "made_up": 0.5,
+    "arrow_config": {"top_k": 2}, "monteclora_config": {"samples": 4},
+}  # fmt: skip
+
+#: What PEFT 0.19 writes beside the fields of `write_adapter`.
+WRITTEN = {
+    "alora_invocation_tokens": None, "alpha_pattern": {}, "arrow_config": None,
+    "auto_mapping": {"base_model_class": "LlamaForCausalLM"}, "base_model_name_or_path": "llama",
+    "corda_config": None, "ensure_weight_tying": False, "eva_config": None,
+    "exclude_modules": None, "fan_in_fan_out": False, "inference_mode": True,
+    "init_lora_weights": True, "layer_replication": None, "layers_pattern": None,
+    "loftq_config": {}, "lora_bias": False, "lora_dropout": 0.05, "lora_ga_config": None,
+    "megatron_config": None, "megatron_core": "megatron.core", "peft_version": "0.19.1",
+    "qalora_group_size": 16, "revision": None, "target_parameters": None,
+    "trainable_token_indices": None, "use_bdlora": None, "use_qalora": False,
+}  # fmt: skip
+
+
+def test_what_peft_writes_of_plain_lora_is_read(adapter):
+    assert len(read_peft(adapter(**WRITTEN)).pairs) == 3 * 7
 
 
 @pytest.mark.parametrize("name", [*SWITCHES, *OTHERS])
@@ -115,6 +135,15 @@ def test_tensors_that_are_missing_or_misshapen(says, adapter):
     change(folder, EDITS[says])
     with pytest.raises(InvalidWeights, match=says):
         read_peft(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("layers_to_transform", [1, 2]), ("layers_to_transform", 1),
+                        ("exclude_modules", ["lm_head", "0.self_attn.q_proj"])]
+)  # fmt: skip
+def test_tensors_of_layers_and_modules_that_are_left_out(name, value, adapter):
+    with pytest.raises(InvalidWeights, match=r"has A and B of model\.layers\.0.* not among"):
+        read_peft(adapter(**{name: value}))
 
 
 def test_tensors_that_the_configuration_does_not_name(adapter):

@@ -12,7 +12,7 @@ from .common import is_float, like, wide
 _BINARY = {
     "add": "broadcasting_add", "sub": "broadcasting_sub", "mul": "broadcasting_mul",
     "maximum": "broadcasting_maximum", "minimum": "broadcasting_minimum",
-    "pow": "broadcasting_pow",
+    "pow": "broadcasting_pow", "mod": "broadcasting_modulo",
     "floor_div": "broadcasting_floor_divide", "equal": "broadcasting_equal",
     "not_equal": "broadcasting_not_equal", "greater": "broadcasting_greater",
     "logical_and": "broadcasting_and", "logical_or": "broadcasting_or",
@@ -41,17 +41,6 @@ def real_div(x: Any, y: Any) -> Any:
         return ai.broadcasting_divide(x, y)
     wide = ai.broadcasting_divide(ai.cast(x, np.float32), ai.cast(y, np.float32))
     return ai.cast(wide, x.type.dtype)
-
-
-@op()
-def mod(x: Any, y: Any) -> Any:
-    """With the sign of y, as in Python; Core AI's has that of x, as in C."""
-    rest, zero = ai.broadcasting_modulo(x, y), like(x, 0)
-    turned = ai.broadcasting_xor(
-        ai.broadcasting_greater(zero, rest), ai.broadcasting_greater(zero, y)
-    )
-    wrong = ai.broadcasting_and(turned, ai.broadcasting_not_equal(rest, zero))
-    return ai.broadcasting_where(wrong, ai.broadcasting_add(rest, y), rest)
 
 
 @op()

@@ -92,6 +92,7 @@ def check(
     _check_whole(total, rules, report, path)
     if calibrate is not None and "sum-most" in rules:
         _check_sums(path, packages, calibrate, rules["sum-most"], report)
+        report.calibrated = True
     return report
 
 

@@ -29,11 +29,13 @@ LISTED = 100  # the most places of a finding in SARIF
 class LawReport:
     """The findings of one check.
 
-    path: what was checked. packages: how many. Equal findings are merged, with all their places.
+    path: what was checked. packages: how many. calibrated: whether they were run on inputs, too.
+    Equal findings are merged, with all their places.
     """
 
     path: str
     packages: int = 0
+    calibrated: bool = False
     _found: dict[tuple, Finding] = field(default_factory=dict, repr=False)
 
     def add(self, rule: Rule, seen: Seen, place: Place) -> None:
@@ -61,7 +63,7 @@ class LawReport:
         broken = [found.rule.id for found in self.findings if found.severity == "error"]
         rules = list(dict.fromkeys(found.rule.id for found in self.findings))
         reason = f"{self.summary}{': ' if broken else ''}{', '.join(dict.fromkeys(broken))}"
-        return level(not broken, reason, {**counts, "rules": rules})
+        return level(not broken, reason, {**counts, "rules": rules, "calibrated": self.calibrated})
 
     def facts(self) -> dict:
         """The report in plain JSON values."""

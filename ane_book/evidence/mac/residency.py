@@ -187,6 +187,7 @@ def bundle_level(found: Mapping[str, Residency]) -> Level:
     wrong = {key: one for key, one in found.items() if not one.resident}
     resident = len(found) - len(wrong)
     figures = {"functions": len(found), "resident": resident}
+    figures["soak"] = min(one.figures.get("soaked", 0) for one in found.values())
     costs = [one.figures.get("ane_cost", 0.0) for one in found.values()]
     slower = sum(one.slower for one in found.values())
     figures |= {"least_ane_cost": min(costs), "slower_than_cpu": slower}

@@ -15,7 +15,7 @@ import tempfile
 
 from ane_book import device
 from ane_book.bundle import Bundle, content_hash
-from ane_book.bundle.evidence import Level
+from ane_book.bundle.evidence import Level, LevelName
 from ane_book.errors import AneBookError
 from ane_book.evidence.inspect import is_bundle
 from ane_book.evidence.laws import check
@@ -37,6 +37,12 @@ from mlprogram.package.reader import Package
 __all__ = ["Settings", "gather"]
 
 Progress = Callable[[str, int, int], None]
+
+#: The levels that the executor measures of a bundle, and how.
+MEASURED: dict[LevelName, Callable[[Bundle], Level]] = {
+    "L1": lambda bundle: check_parity(bundle).level(),
+    "L3": check_quality,
+}
 
 
 @dataclass(frozen=True)
@@ -146,15 +152,15 @@ def _subject(path: Path, settings: Settings) -> Subject:
             functions=functions,
         )
     bundle = Bundle.open(path)
-    bundle.record("L0", laws)
-    with _failing() as failed:
-        bundle.record("L1", check_parity(bundle).level())
-        bundle.record("L3", check_quality(bundle))
-    if found:
-        bundle.record("L2", bundle_level(found))
     levels = dict(bundle.evidence.levels)
-    if failed:
-        levels["L1"] = _no(failed[0])
+    levels["L0"] = bundle.record("L0", laws)
+    for name, measure in MEASURED.items():
+        with _failing() as failed:
+            levels[name] = bundle.record(name, measure(bundle))
+        if failed:
+            levels[name] = _no(failed[0])
+    if found:
+        levels["L2"] = bundle.record("L2", bundle_level(found))
     if reason is not None:  # measured elsewhere, it is not this machine's
         levels["L2"] = _no(reason)
     known = bundle.manifest.name in reference_models()

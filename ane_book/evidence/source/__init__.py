@@ -72,15 +72,17 @@ def compare_with_source(
     seed: int = 0,
     pixels: str = "auto",
     channels: str = "rgb",
+    trust_source: bool = False,
 ) -> SourceDifference:
     """Compare a package with what it was converted from; see `open_source` for `source`.
 
     given: a .npz file of inputs; random ones if None. precision: of the last comparison, "fp32" for
     none. tolerance: the largest error of one op, relative to the largest value; by default what the
     package's weights allow. pixels, channels: what the source takes in an image's place (`images`).
+    trust_source: open a .pt2, which may run code of its author.
     Raises InvalidInput, and what opening either side raises.
     """
-    run, graph = PackageRun(package, function), open_source(source)
+    run, graph = PackageRun(package, function), open_source(source, trust_source)
     pairs = inputs.paired(run, graph)
     arrays = inputs.for_package(run, graph, pairs, given, seed)
     run.run(arrays)

@@ -67,11 +67,12 @@ class SourceGraph(ABC):
         """What a node makes of `values`, by name. settings: its own if None."""
 
 
-def open_source(text: str) -> SourceGraph:
+def open_source(text: str, trusted: bool = False) -> SourceGraph:
     """Open a source by its name on the command line. Raises InvalidInput and what reading raises.
 
     text: FILE.onnx; FILE.pt2, which `torch.export.save` wrote; or python:FILE.py:FUNCTION or
     python:MODULE:FUNCTION, of a function without arguments that returns a module and its inputs.
+    trusted: whether a .pt2, which is a program, may run.
     """
     if text.startswith("python:"):
         from ane_book.evidence.source.torch_graph import from_factory
@@ -80,7 +81,7 @@ def open_source(text: str) -> SourceGraph:
     if text.endswith(".pt2"):
         from ane_book.evidence.source.torch_graph import from_file
 
-        return from_file(text)
+        return from_file(text, trusted)
     if text.endswith(".onnx"):
         from ane_book.evidence.source.onnx_graph import OnnxSourceGraph
 

@@ -1,6 +1,6 @@
 """A source in PyTorch: a graph of `torch.export`, each node by its module and its line.
 
-    from_file("module.pt2")                 # what torch.export.save wrote
+    from_file("module.pt2", trusted=True)   # what torch.export.save wrote
     from_factory("python:model.py:make")    # make() returns a module and its example inputs
 
 A factory's module is exported here, so that both forms are one: ATen ops in order, by the name of
@@ -75,13 +75,19 @@ class TorchSourceGraph(SourceGraph):
         return {node.name: _array(result) if isinstance(result, torch.Tensor) else result}
 
 
-def from_file(path: str) -> TorchSourceGraph:
-    """Open a .pt2. Raises InvalidInput."""
+def from_file(path: str, trusted: bool) -> TorchSourceGraph:
+    """Open a .pt2, which may run code of its author: PyTorch unpickles it, evaluates its symbolic
+    sizes as Python and loads its libraries, whatever is checked before. Raises InvalidInput."""
     if not Path(path).is_file():
         raise InvalidInput(f"{path}: no such file")
-    logger = logging.getLogger("torch.export")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)  # it prints a traceback of what is raised as well
+    if not trusted:
+        raise InvalidInput(
+            f"{path}: to open a .pt2 is to run code that its author may have put into it; add "
+            "--trust-source (trust_source=True) if you would run a program of that author, or give "
+            "an ONNX file"
+        )
+    disabled = logging.root.manager.disable
+    logging.disable()  # it prints tracebacks of what it catches and of what is raised as well
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -91,7 +97,7 @@ def from_file(path: str) -> TorchSourceGraph:
             f"{path}: not what torch.export.save writes ({_first_line(error)})"
         ) from None
     finally:
-        logger.setLevel(level)
+        logging.disable(disabled)
     return TorchSourceGraph(program, f"{path}, run by PyTorch {torch.__version__}")
 
 

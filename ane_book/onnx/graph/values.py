@@ -75,6 +75,13 @@ def wrapped(x: Tensor, dtype: np.dtype, op: str) -> Tensor:
         return x
     count = 2 ** int(narrow[2])
     if narrow[1] == "uint":
-        return mb.mod(x=x, y=np.int32(count))
+        return _modulo(x, count)
     low = np.int32(-count // 2)
-    return mb.add(x=mb.mod(x=mb.sub(x=x, y=low), y=np.int32(count)), y=low)
+    return mb.add(x=_modulo(mb.sub(x=x, y=low), count), y=low)
+
+
+def _modulo(x: Tensor, count: int) -> Tensor:
+    """x modulo a positive number: from 0 to below it. On a Mac `mod` of a negative number is itself
+    negative, so the second one is given none."""
+    size = np.int32(count)
+    return mb.mod(x=mb.add(x=mb.mod(x=x, y=size), y=size), y=size)

@@ -239,29 +239,37 @@ class CompletionShape(_Shape):
 
 
 def _of_chat(tokens: Sequence[Token] | None) -> dict | None:
-    """Log probabilities as a chat has them; `bytes` of a part of a character is null."""
+    """Log probabilities as a chat has them; `bytes`, joined, are those of the answer."""
 
-    def told(text: str, logprob: float) -> dict:
-        encoded = None if "\ufffd" in text else list(text.encode())
-        return {"token": text, "logprob": logprob, "bytes": encoded}
+    def told(said: bytes, logprob: float) -> dict:
+        text = said.decode(errors="replace")
+        return {"token": text, "logprob": logprob, "bytes": list(said)}
 
     if not tokens:
         return None
     content = [
-        told(each.text, each.logprob) | {"top_logprobs": [told(*one) for one in each.likeliest]}
+        told(each.said, each.logprob) | {"top_logprobs": [told(*one) for one in each.likeliest]}
         for each in tokens
     ]
     return {"content": content, "refusal": None}
 
 
 def _of_completion(tokens: Sequence[Token]) -> dict | None:
-    """Log probabilities as a completion has them; no offsets, since tokens need not join up."""
+    """Log probabilities as a completion has them; no offsets, since a token may be a part of a
+    character, which stands as "bytes:\\xe6" then, as OpenAI has it."""
+
+    def text(said: bytes) -> str:
+        try:
+            return said.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in said)
+
     if not tokens:
         return None
     return {
-        "tokens": [each.text for each in tokens],
+        "tokens": [text(each.said) for each in tokens],
         "token_logprobs": [each.logprob for each in tokens],
-        "top_logprobs": [dict(each.likeliest) for each in tokens],
+        "top_logprobs": [{text(said): p for said, p in each.likeliest} for each in tokens],
         "text_offset": None,
     }
 

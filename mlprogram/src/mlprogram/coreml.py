@@ -9,9 +9,11 @@
 For a test suite that was written for a Mac: `pytest -p mlprogram`. On a Mac the plugin does
 nothing, so the same command works on both.
 
-coremltools reaches Core ML through one native class, `_MLModelProxy` (apple/coremltools,
-`coremlpython/CoreMLPython.mm`); `Proxy` has its methods. Compute units and optimization hints are
-accepted but have no effect; compute plans and devices raise an error.
+coremltools reaches Core ML through one native class, `_MLModelProxy` (apple/coremltools 9.0,
+`coremlpython/`); `Proxy` has its methods, takes the types of values that it takes, and gives what
+it gives: half precision comes out as float32. `MLProgram.predict` takes and gives more. Compute
+units and optimization hints are accepted but have no effect; compute plans and devices raise an
+error.
 """
 
 from collections.abc import Callable
@@ -22,12 +24,16 @@ import sys
 import tempfile
 from time import perf_counter_ns
 from types import ModuleType
+from typing import Any
 
 from mlprogram.errors import InvalidInput, MLProgramError
 from mlprogram.machine import CAN_PREDICT
 import numpy as np
 
 __all__ = ["Proxy", "enable"]
+
+#: The arrays that the binding hands to Core ML (`CoreMLPythonArray.mm`).
+ARRAYS = (np.float32, np.float64, np.int32, np.int8)
 
 MACOS = (15, 4)  # the macOS version that coremltools gets: the newest that version 9.0 checks for
 SPECIFICATION = 9  # the newest specification version that the executor reads, iOS 18's
@@ -54,6 +60,29 @@ FAILED = {
 }
 
 
+def _check_convertible(name: str, value: object) -> None:
+    """Raise the RuntimeError of coremltools' binding for what it does not hand to Core ML."""
+    if isinstance(value, np.ndarray):
+        if value.dtype in ARRAYS and value.ndim and value.flags.writeable:
+            return
+        kind = "writable" if value.flags.writeable else "read-only"
+        what = f"a {kind} array of {value.dtype} with {value.ndim} axes"
+    elif isinstance(value, int | float | np.integer | str | dict) or hasattr(value, "getbands"):
+        return  # a number, a text or an image; which of them an input may be is for Core ML to say
+    else:
+        what = f"of type {type(value).__name__}"
+    raise RuntimeError(
+        f"value type not convertible: {name!r} is {what}; coremltools hands Core ML writable "
+        f"arrays of {', '.join(dtype.__name__ for dtype in ARRAYS)} with at least one axis"
+    )
+
+
+def _as_given(value: Any) -> Any:
+    """An output or state as the binding gives it: it has no half precision."""
+    half = isinstance(value, np.ndarray) and value.dtype == np.float16
+    return value.astype(np.float32) if half else value
+
+
 class _State:
     """The methods that `coremltools.models.model.MLState` calls."""
 
@@ -62,10 +91,11 @@ class _State:
 
     @_like_core_ml
     def read_state(self, name: str) -> np.ndarray:
-        return self.state.read_state(name)
+        return _as_given(self.state.read_state(name))
 
     @_like_core_ml
     def write_state(self, name: str, value: np.ndarray) -> None:
+        _check_convertible(name, value)
         self.state.write_state(name, value)
 
 
@@ -92,11 +122,13 @@ class Proxy:
 
     @_like_core_ml
     def predict(self, data: dict, state: _State | None = None) -> dict:
+        for name, value in data.items():
+            _check_convertible(name, value)
         arrays = {name: self._as_declared(name, value) for name, value in data.items()}
         start = perf_counter_ns()
         outputs = self.program.predict(arrays, state.state if state else None)
         self.predicting = perf_counter_ns() - start
-        return outputs
+        return {name: _as_given(value) for name, value in outputs.items()}
 
     def batchPredict(self, batch: list[dict]) -> list[dict]:
         start = perf_counter_ns()

@@ -74,6 +74,7 @@ def test_a_resident_program_may_be_slower_than_the_cpu_and_that_is_said(package,
     assert resident.figures["speed_to_cpu"] == 2 and "the CPU alone" not in resident.reason
     level = bundle_level({"slow": found, "fast": resident})
     assert level.status == "passed" and level.figures["slower_than_cpu"] == 1
+    assert level.figures["soak"] == min(found.figures["soaked"], resident.figures["soaked"]) > 0
     assert level.reason.endswith("2 functions run on the ANE, 1 of them slower than the CPU alone")
 
 

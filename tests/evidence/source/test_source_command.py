@@ -1,11 +1,16 @@
 """`ane-book diff PACKAGE --source`: exit codes, JSON, inputs, one clear error for what is bad."""
 
+import io
 import json
+import zipfile
 
 from _command import ane_book, refused
 from _sources import NETWORKS, export, faulty, made, package
+from ane_book.errors import InvalidInput
+from ane_book.evidence.source import compare_with_source
 import numpy as np
 import pytest
+import torch
 
 FACTORY = """
 import torch
@@ -45,10 +50,11 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize("ending", [".pt2", ".onnx"])
 def test_exit_codes_and_what_is_said(files, ending):
     source = files / f"source{ending}"
-    sound = ane_book("diff", files / "sound.mlpackage", "--source", source)
+    trust = ["--trust-source"] * (ending == ".pt2")
+    sound = ane_book("diff", files / "sound.mlpackage", "--source", source, *trust)
     assert sound.returncode == 0, sound.stdout + sound.stderr
     assert "the package computes what its source computes" in sound.stdout
-    wrong = ane_book("diff", files / "wrong.mlpackage", "--source", source)
+    wrong = ane_book("diff", files / "wrong.mlpackage", "--source", source, *trust)
     assert wrong.returncode == 1
     lines = wrong.stdout.splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("first apart: "))
@@ -85,6 +91,36 @@ def test_a_factory(tmp_path):
     assert "no attribute 'none'" in said
 
 
+def test_a_pt2_that_nobody_trusts_runs_nothing(files, tmp_path):
+    """https://docs.pytorch.org/docs/stable/export.html: `torch.export.load` uses pickle."""
+    ran, pickled = tmp_path / "ran", io.BytesIO()
+    torch.save(Payload(ran), pickled)
+    with (
+        zipfile.ZipFile(files / "source.pt2") as good,
+        zipfile.ZipFile(tmp_path / "source.pt2", "w") as bad,
+    ):
+        for name in good.namelist():
+            inputs = "sample_inputs" in name and name.endswith(".pt")
+            bad.writestr(name, pickled.getvalue() if inputs else good.read(name))
+    command = ["diff", files / "sound.mlpackage", "--source", tmp_path / "source.pt2"]
+    assert "--trust-source" in refused(*command) and not ran.exists()
+    with pytest.raises(InvalidInput, match="trust_source=True"):
+        compare_with_source(files / "sound.mlpackage", str(tmp_path / "source.pt2"))
+    assert not ran.exists()
+    ane_book(*command, "--trust-source")
+    assert ran.exists()  # so the payload is one
+
+
+class Payload:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return type(self.file).touch, (self.file,)
+
+
 def test_inputs_of_a_file(files, tmp_path):
     np.savez(tmp_path / "in.npz", x=np.ones((1, 9, 6), np.float32))
     command = ["diff", files / "sound.mlpackage", "--source", files / "source.onnx"]
@@ -100,11 +136,12 @@ def test_what_is_bad_gets_one_error(files, tmp_path):
     assert "no such file" in refused("diff", sound, "--source", tmp_path / "none.onnx")
     assert "no such file" in refused("diff", sound, "--source", tmp_path / "none.pt2")
     (tmp_path / "torn.pt2").write_bytes(b"PK")
-    said = refused("diff", sound, "--source", tmp_path / "torn.pt2")
+    said = refused("diff", sound, "--source", tmp_path / "torn.pt2", "--trust-source")
     assert "not what torch.export.save writes" in said
     said = refused("diff", sound, sound, "--source", files / "source.onnx")
     assert "with --source or by --backend: name one" in said
-    assert "go with --source" in refused("diff", sound, "--pixels", "unit")
+    for option in (["--pixels", "unit"], ["--trust-source"]):
+        assert "go with --source" in refused("diff", sound, *option)
 
 
 def test_the_source_of_another_package(files, tmp_path):

@@ -35,7 +35,7 @@ def compared(
     layout = ct.colorlayout.BGR if options.pop("bgr", False) else ct.colorlayout.RGB
     path = package(network.eval(), x, tmp_path / "image.mlpackage", True, scale=scale,
                    bias=list(bias), color_layout=layout)  # fmt: skip
-    return compare_with_source(path, source, **options)
+    return compare_with_source(path, source, trust_source=True, **options)
 
 
 @pytest.mark.parametrize("ending", [".pt2", ".onnx"])
@@ -92,5 +92,5 @@ def test_a_fault_behind_the_image_is_still_found(tmp_path):
     wrong = Network().eval()
     wrong.conv.bias.data.zero_()
     path = package(wrong, x, tmp_path / "image.mlpackage", True, scale=1 / 255, bias=[0.0] * 3)
-    found = compare_with_source(path, source)
+    found = compare_with_source(path, source, trust_source=True)
     assert (found.first.node.op, found.first.kind) == ("conv2d.default", "bias"), str(found)

@@ -40,7 +40,7 @@ def held(tmp_path, right: Callable, wrong: Callable, half: bool = True):
     """The package of a wrong function against the source with the right one."""
     source = export(Calls(right).eval(), {"x": X}, tmp_path / "source.pt2")
     path = package(Calls(wrong).eval(), {"x": X}, tmp_path / "wrong.mlpackage", half)
-    return compare_with_source(path, source)
+    return compare_with_source(path, source, trust_source=True)
 
 
 def test_gelu_by_tanh_that_torch_export_loses(tmp_path):
@@ -54,7 +54,7 @@ def test_gelu_by_tanh_that_torch_export_loses(tmp_path):
         model = ct.convert(program, minimum_deployment_target=ct.target.iOS17,
                            skip_model_load=True)  # fmt: skip
     model.save(str(tmp_path / "wrong.mlpackage"))
-    found = compare_with_source(tmp_path / "wrong.mlpackage", source)
+    found = compare_with_source(tmp_path / "wrong.mlpackage", source, trust_source=True)
     assert found.first.node.op == "gelu.default" and found.first.kind == "activation", str(found)
     assert "GELU by erf" in found.first.cause
 
@@ -169,5 +169,5 @@ def test_an_image_that_is_prepared_otherwise(thread, scale, bias, color, kind, t
     layout = getattr(ct.colorlayout, color)
     path = package(module, x, tmp_path / "image.mlpackage", True, scale=scale, bias=[bias] * 3,
                    color_layout=layout)  # fmt: skip
-    found = compare_with_source(path, source, pixels="unit")
+    found = compare_with_source(path, source, pixels="unit", trust_source=True)
     assert not found.equal and found.first.kind == kind, f"{thread}\n{found}"

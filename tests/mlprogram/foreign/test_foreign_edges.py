@@ -52,7 +52,7 @@ def test_integers_bools_scalars_and_five_axes(tmp_path):
     x, n = normal(2, 1, 3, 2, 2), np.array([7, -3, -9], np.int32)
     want = {
         "five": x.transpose(4, 0, 2, 1, 3) + np.float32(n.sum()),
-        "mod": n % 4,
+        "mod": np.fmod(n, 4),
         "quotient": n // 4,
         "positive": np.float32(n > 0),  # coremltools casts it: Core ML gives no bools
         "where": np.int32(0),

@@ -80,6 +80,7 @@ class TestKept:
         answer()
         path, content = kept(cache), kept(cache).read_bytes()
         half = len(content) // 2
+        path.unlink()  # this process has it loaded, and would die of a file cut short
         path.write_bytes(
             {
                 "cut": content[:half],
@@ -179,6 +180,50 @@ class TestWithoutACache:
         monkeypatch.setenv("MLPROGRAM_CACHE", os.devnull)
         assert "for this process alone" in answer()
 
+    @pytest.fixture
+    def full_disk(self, tmp_path):
+        """A file system without any room, and on it a private folder for kernels."""
+        path = tmp_path / "disk"
+        path.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(path)]
+        if sys.platform != "linux" or subprocess.run(mount, capture_output=True).returncode:
+            pytest.skip("only root of a Linux machine may mount a small disk")
+        (path / "kernels").mkdir(mode=0o700)
+        (path / "filler").write_bytes(bytes(shutil.disk_usage(path).free))
+        yield path
+        subprocess.run(["umount", str(path)], check=True)
+
+    @pytest.fixture
+    def compiler(self, tmp_path, monkeypatch):
+        """A file with a line for each time that the compiler makes a library."""
+        runs, command = tmp_path / "runs", tmp_path / "compiler"
+        command.write_text(
+            f'#!/bin/sh\ncase "$*" in *-shared*) echo one >> {runs};; esac\nexec cc "$@"\n'
+        )
+        command.chmod(0o700)
+        monkeypatch.setenv("CC", str(command))
+        return runs
+
+    def test_a_full_disk_costs_one_compilation_and_is_said(
+        self, cache, full_disk, compiler, monkeypatch, caplog
+    ):
+        monkeypatch.setenv("MLPROGRAM_CACHE", str(full_disk))
+        said = f"{full_disk}/kernels: No space left on device"
+        assert f"for this process alone ({said})" in answer()
+        assert compiler.read_text() == "one\n"
+        (warning,) = caplog.messages
+        assert said in warning and "set MLPROGRAM_CACHE" in warning
+        assert list((full_disk / "kernels").iterdir()) == []
+
+    def test_no_room_to_compile_in_is_no_fault_of_the_compiler(
+        self, cache, full_disk, compiler, monkeypatch, caplog
+    ):
+        monkeypatch.setattr("tempfile.tempdir", str(full_disk / "kernels"))
+        found, said = library.load(["answer"])
+        assert found is None and compiler.read_text() == "one\n"
+        assert f"cannot be made ([Errno 28] No space left on device: '{full_disk}/kern" in said
+        assert caplog.messages == [f"there are no compiled kernels: {said}"]
+
     def test_a_user_without_home(self, cache, tmp_path, monkeypatch):
         for name in ("HOME", "XDG_CACHE_HOME", "MLPROGRAM_CACHE"):
             monkeypatch.delenv(name, raising=False)
@@ -233,12 +278,14 @@ class TestCompiler:
             ("gcc 'open", "is no command: No closing quotation"),
             ("false", "false cannot compile them"),
             ("cc -no-such-flag", "cc -no-such-flag cannot compile them"),
+            ("cc -lno-such-library", "-lno-such-library cannot compile them ("),
         ],
     )
     def test_what_is_wrong_with_cc_is_said(self, cache, monkeypatch, command, said):
         monkeypatch.setenv("CC", command)
         found, reason = library.load(["answer"])
         assert found is None and said in reason and reason.endswith("torch, more slowly")
+        assert "ld returned" not in reason, "that is never the reason"
 
     def test_none_is_said(self, cache, monkeypatch):
         monkeypatch.setenv("PATH", "/nowhere")

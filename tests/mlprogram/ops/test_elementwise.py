@@ -3,9 +3,11 @@
 from functools import cache
 
 from _oracle import FLOATS, close, few, infer, run
+from _package import const, op, typed
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
+from mlprogram import MLProgram
 import numpy as np
 import pytest
 
@@ -90,7 +92,9 @@ def test_logic(name, shapes, seed):
 def test_integer_division_by_zero_is_zero(name):
     x, y = np.array([5, -5, 7, -7], np.int32), np.array([[0], [2], [-3]], np.int32)
     result = run(name, x=x, y=y)
-    exact = {"floor_div": np.floor(x / y[1:]), "mod": x % y[1:], "real_div": np.trunc(x / y[1:])}
+    quotient = x / y[1:]
+    exact = {"floor_div": np.floor(quotient), "real_div": np.trunc(quotient)}
+    exact["mod"] = np.fmod(x, y[1:])
     np.testing.assert_array_equal(result, [[0] * 4, *exact[name]])
 
 
@@ -101,3 +105,36 @@ def test_the_least_number_by_minus_one_wraps(name):
     x, y = np.array([least, least, 7], np.int32), np.array([-1, least, -1], np.int32)
     expected = [0, 0, 0] if name == "mod" else [least, 1, -7]
     np.testing.assert_array_equal(run(name, x=x, y=y), expected)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int32])
+def test_mod_has_the_sign_of_the_dividend_as_on_a_mac(dtype):
+    """Apple's pull request 2778 has these numbers, measured on a Mac; constants fold otherwise."""
+    x, y = np.array([-7, 7, -7, 7], dtype), np.array([2, -2, -2, 2], dtype)
+    found = run("mod", x=x, y=y)
+    assert found.dtype == dtype and found.tolist() == [-1, 1, -1, 1]
+    assert infer("mod", x=x, y=y).tolist() == [1, -1, -1, 1]
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_a_constant_two_to_a_power_is_the_square_of_the_power_as_on_a_mac(make, dtype, optimize):
+    """Apple's issue 2628; the pass of its pull request 2742 names which bases are meant."""
+    y, wide = typed(dtype, 4), typed(dtype, 3, 4)
+    bases = {"number": 2.0, "row": [2.0] * 4, "mixed": [2.0, 3.0, 2.0, 2.0], "three": 3.0}
+    constants = {name: const(value, dtype) for name, value in bases.items()}
+    constants["column"] = const([2.0] * 3, dtype, (3, 1))
+    operations = [
+        op("pow", {name: wide if name == "column" else y}, x=base, y="y")
+        for name, base in constants.items()
+    ]
+    operations.append(op("pow", {"computed": y}, x="x", y="y"))
+    path = make(operations, (*constants, "computed"), {"x": typed(dtype), "y": y})
+    exponents = np.float32([-1, 0, 3, 5])
+    program = MLProgram(path, optimize=optimize)
+    found = program.predict({"x": np.float32(2), "y": exponents})
+    squares = exponents**2
+    for name in ("number", "row", "column"):
+        assert np.array_equal(found[name], np.broadcast_to(squares, found[name].shape)), name
+    for name, base in (("mixed", bases["mixed"]), ("three", 3), ("computed", 2)):
+        np.testing.assert_allclose(found[name], np.power(base, exponents.astype(float)), rtol=1e-3)

@@ -144,18 +144,29 @@ def div(x: Tensor, y: Tensor) -> Tensor:
 
 @operator("Mod")
 def mod(x: Tensor, y: Tensor, *, fmod=0) -> Tensor:
-    """The remainder with the divisor's sign, or with fmod the dividend's."""
-    if not fmod:
-        return mb.mod(x=x, y=y)
-    return mb.mul(x=sign(x), y=mb.mod(x=mb.abs(x=x), y=mb.abs(x=y)))
+    """The remainder with the divisor's sign, or with fmod the dividend's.
+
+    MIL's `mod` has the dividend's sign on a Mac, and the divisor's where coremltools folds
+    constants. So it is given no negative numbers.
+    """
+    if is_int(x) and not fmod:
+        return mb.sub(x=x, y=mb.mul(x=mb.floor_div(x=x, y=y), y=y))
+    rest = mb.mul(x=sign(x), y=mb.mod(x=mb.abs(x=x), y=mb.abs(x=y)))
+    if fmod:
+        return rest
+    opposite = mb.less(x=mb.mul(x=sign(rest), y=y), y=np.float32(0))
+    return select(opposite, mb.add(x=rest, y=y), rest)
 
 
 @operator("Pow", since=7)
 def power(x: Tensor, y: Tensor) -> Tensor:
     """x to the y in x's type; integers are computed in fp32, which is exact up to 2^24."""
-    if is_float(x):
-        return mb.pow(x=x, y=as_float(y))
-    return as_int(mb.round(x=mb.pow(x=as_float(x), y=as_float(y))))
+    if not is_float(x):
+        return as_int(mb.round(x=power(as_float(x), y)))
+    # Core ML takes `pow` of a constant 2, or of what fp16 rounds to 2, for the square of y.
+    if isinstance(x, np.ndarray) and np.allclose(x, 2, atol=1e-3):
+        return mb.exp2(x=mb.mul(x=as_float(y), y=np.log2(x)))
+    return mb.pow(x=x, y=as_float(y))
 
 
 operator("Max", since=8)(lambda *tensors: joined(tensors, mb.maximum))

@@ -52,17 +52,23 @@ def floor_div(x: Tensor, y: Tensor) -> Tensor:
 
 @op()
 def mod(x: Tensor, y: Tensor) -> Tensor:
-    """The remainder of `floor_div`: it has the sign of y, as in Python."""
+    """The remainder of a division that rounds towards zero: it has the sign of x, as in C. So Core
+    ML computes it, while coremltools folds constants as Python does (its pull request 2778)."""
     if x.is_floating_point():
-        return torch.remainder(x, y)
-    zero = y == 0
-    return torch.remainder(x, y.masked_fill(zero, 1)).masked_fill(zero, 0)
+        return torch.fmod(x, y)
+    zero = (y == 0) | (y == -1)  # the least number by -1 ends the process
+    return torch.fmod(x, y.masked_fill(zero, 1))
 
 
 @op("pow")
 def pow_(x: Tensor, y: Tensor) -> Tensor:
-    """x to the power y."""
+    """x to the power y; for a constant x of twos Core ML computes `squared_exponent` instead."""
     return torch.pow(x, y)
+
+
+def squared_exponent(x: Tensor, y: Tensor) -> Tensor:
+    """y squared, in the shape that y takes beside a tensor x of twos."""
+    return x / 2 * y * y
 
 
 @op()

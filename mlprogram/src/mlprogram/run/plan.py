@@ -16,6 +16,7 @@ from mlprogram.errors import InvalidPackage, UnsupportedOp
 from mlprogram.kernels import native
 from mlprogram.kernels.table import RUNNER, Chosen, Selection, select
 from mlprogram.ops import OPS, Op
+from mlprogram.ops.elementwise_binary import squared_exponent
 from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.values import Constant, TensorType
 from mlprogram.run.failures import Failures
@@ -217,12 +218,23 @@ class Planner:
             step.blocks = [self.block(block, nested=True) for block in operation.blocks]
         else:
             step.function = self.op(operation, position).function
+            if operation.type == "pow" and self.is_taken_for_a_square(operation):
+                step.function = squared_exponent
             if self.faults:
                 from mlprogram.run.engine import as_engine
 
                 step.function = as_engine(operation, step.function, self.faults)
             step.arguments = self.arguments(operation)
         return step
+
+    def is_taken_for_a_square(self, operation: Operation) -> bool:
+        """Whether Core ML computes pow(x, y) as y squared: x is a constant of floats that are all
+        2. Its shortcut for pow(x, 2) looks for such a constant on either side (coremltools issue
+        2628; the pass `decompose_const_base2_pow` of its pull request 2742 has this condition)."""
+        base = self.constants.find(operation.inputs["x"][0])
+        if not isinstance(base, Constant) or base.type.dtype not in ("fp16", "fp32"):
+            return False
+        return bool((base.array() == 2).all())
 
     def chosen(self, chosen: Chosen, operation: Operation, position: int) -> Step:
         """The step that a kernel computes."""

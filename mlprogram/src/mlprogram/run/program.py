@@ -55,7 +55,7 @@ class State:
             self._states.clear_all()
 
     def read_state(self, name: str) -> np.ndarray:
-        """A copy of one state, as coremltools' `MLState.read_state` gives it."""
+        """A copy of one state, in the dtype that the program keeps it in."""
         return as_array(self._find(name).clone())
 
     def write_state(self, name: str, value: np.ndarray) -> None:
@@ -228,7 +228,8 @@ class MLProgram:
         declares an image; `Feature.array` says what is converted. A list of such dicts gives a list
         of results. An output is an array of the declared dtype, a PIL image where one is declared,
         or, of a classifier, the label and a dict of probabilities by label. One of rank 0 is given
-        as Core ML gives it, with shape (1,).
+        as Core ML gives it, with shape (1,). coremltools' `predict`, under `mlprogram.enable` too,
+        takes fewer dtypes, and gives half precision as float32.
 
         All loops of a call may run for 600 seconds in sum, or for what MLPROGRAM_LOOP_SECONDS says.
 

@@ -3,17 +3,21 @@
 Loading a library runs its code, so it is kept where only the user may write, in a file that is
 named after a hash of its sources and one of its own content. The file is opened once, checked, and
 loaded through the same descriptor. One that is truncated, damaged, owned by somebody else or that
-lacks a function is compiled again. If the cache folder is not private, the library is compiled in a
-temporary folder, which is removed as soon as it is loaded.
+lacks a function is compiled again. If the cache folder is full, unwritable or not private, the
+library stays in a temporary folder, which is removed as soon as it is loaded, and a warning is
+logged.
 """
 
 from collections.abc import Callable, Collection
 import ctypes
 from dataclasses import dataclass
+import errno
 from functools import cached_property
 import hashlib
+import logging
 import os
 from pathlib import Path
+import re
 import shlex
 import shutil
 import stat
@@ -21,6 +25,7 @@ import subprocess
 import tempfile
 
 from mlprogram.errors import InvalidInput, MLProgramError
+from mlprogram.files import sha256
 from mlprogram.machine import cache_folder
 
 __all__ = ["load"]
@@ -34,6 +39,10 @@ LIBRARIES = ("-lm",)  # which a linker wants after the files that use them
 #: processor. A command that names a processor itself is not changed: CC="gcc -march=x86-64-v3".
 TARGETS = (("-march=native",), ("-mcpu=native",), ())
 
+#: A compiler's line that says no more than that its linker failed.
+SUMMARY = re.compile("error: (ld returned|linker command failed)")
+
+LOGGER = logging.getLogger(__name__)
 WITHOUT = "products go through torch, more slowly"
 
 
@@ -43,19 +52,28 @@ def load(functions: Collection[str]) -> tuple[ctypes.CDLL | None, str]:
         command = _compiler()
     except InvalidInput as error:
         return None, f"{error}; {WITHOUT}"
-    message = ""
+    reason = ""
     chosen = any(word.startswith(("-march=", "-mcpu=")) for word in command)
     for target in [()] if chosen else TARGETS:
         try:
             library, place = _obtain(_Build(command, target), functions)
-        except (OSError, subprocess.SubprocessError) as error:
-            message = str(getattr(error, "stderr", "") or error)
-            continue
-        return library, " ".join(["made by", *command, *target]) + place
-    lines = message.strip().splitlines() or ["no message"]
+        except subprocess.SubprocessError as error:
+            reason = f"{shlex.join(command)} cannot compile them ({_message(error)}); {WITHOUT}"
+        except OSError as error:  # which other flags do not help
+            reason = f"they cannot be made ({error}); {WITHOUT}"
+            break
+        else:
+            return library, " ".join(["made by", *command, *target]) + place
+    LOGGER.warning("there are no compiled kernels: %s", reason)
+    return None, reason
+
+
+def _message(error: subprocess.SubprocessError) -> str:
+    """The line of a compiler's message that tells most."""
+    lines = str(getattr(error, "stderr", "") or error).strip().splitlines()
+    lines = [line for line in lines if not SUMMARY.search(line)] or ["no message"]
     said = next((line for line in lines if "error: " in line), lines[-1])
-    said = said.partition("error: ")[2] or said
-    return None, f"{shlex.join(command)} cannot compile them ({said}); {WITHOUT}"
+    return said.partition("error: ")[2] or said
 
 
 def _compiler() -> list[str]:
@@ -88,28 +106,26 @@ class _Build:
         source = b"".join(file.read_bytes() for file in SOURCES)
         # The macros name the instructions that may be used, so another processor gets another key.
         macros = [*self.command, *self.target[:1], "-dM", "-E", "-x", "c", os.devnull]
-        known = subprocess.run(macros, check=True, capture_output=True, timeout=60).stdout
-        made_of = [source, known, repr((self.command, FLAGS, LIBRARIES, self.target)).encode()]
-        return hashlib.sha256(b"\0".join(made_of)).hexdigest()[:16]
+        ran = subprocess.run(macros, check=True, capture_output=True, text=True, timeout=60)
+        made_of = f"{ran.stdout}\0{(self.command, FLAGS, LIBRARIES, self.target)!r}"
+        return hashlib.sha256(source + made_of.encode()).hexdigest()[:16]
 
     def make(self, folder: Path) -> Path:
-        """Compile a new library, which is synced to disk before it gets its name."""
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            made = Path(scratch) / "kernels.so"
-            files = [str(file) for file in SOURCES if file.suffix == ".c"]
-            build = [*self.command, *FLAGS, "-shared", *self.target, "-o", str(made)]
-            build += [*files, *LIBRARIES]
-            subprocess.run(build, check=True, capture_output=True, text=True, timeout=120)
-            made.chmod(0o700)
-            with made.open("rb") as file:
-                os.fsync(file.fileno())
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            path = folder / f"{self.key}-{digest}.so"
-            made.replace(path)  # another process may have made it meanwhile
-        entry = os.open(folder, os.O_RDONLY)
-        os.fsync(entry)
-        os.close(entry)
-        return path
+        """Compile a new library in a folder, and name it after its content."""
+        made = folder / "kernels.so"
+        files = [str(file) for file in SOURCES if file.suffix == ".c"]
+        build = [*self.command, *FLAGS, "-shared", *self.target, "-o", str(made)]
+        build += [*files, *LIBRARIES]
+        own = os.environ | {"TMPDIR": str(folder), "LC_ALL": "C"}
+        try:
+            subprocess.run(build, check=True, capture_output=True, text=True, timeout=120, env=own)
+        except subprocess.CalledProcessError as error:
+            full = os.strerror(errno.ENOSPC)
+            if full in error.stderr:
+                raise OSError(errno.ENOSPC, full, str(folder)) from None
+            raise
+        made.chmod(0o700)
+        return made.rename(folder / f"{self.key}-{sha256(made)}.so")
 
 
 def _obtain(build: _Build, functions: Collection[str]) -> tuple[ctypes.CDLL, str]:
@@ -117,13 +133,39 @@ def _obtain(build: _Build, functions: Collection[str]) -> tuple[ctypes.CDLL, str
 
     Raises OSError or SubprocessError if it cannot be compiled.
     """
+    folder, reason = None, ""
     try:
-        return _kept(_private_folder(), build, functions), ""
+        folder = _private_folder()
+        if (kept := _kept(folder, build, functions)) is not None:
+            return kept, ""
     except (OSError, MLProgramError) as error:
-        reason = error
-    with tempfile.TemporaryDirectory(prefix="mlprogram-") as folder:
-        library = _kept(Path(folder), build, functions)
+        reason = str(error)
+    with tempfile.TemporaryDirectory(prefix="mlprogram-") as scratch:
+        path = build.make(Path(scratch))
+        try:
+            path = _copied(path, folder) if folder else path
+        except OSError as error:
+            reason = f"{folder}: {error.strerror}"
+        library = _loaded(path, functions)
+    if library is None:
+        raise OSError(f"{path} cannot be loaded")
+    if not reason:
+        return library, ""
+    LOGGER.warning(
+        "the compiled kernels cannot be kept (%s), and every process compiles its own; set "
+        "MLPROGRAM_CACHE to a private folder with room for them",
+        reason,
+    )
     return library, f", for this process alone ({reason})"
+
+
+def _copied(made: Path, folder: Path) -> Path:
+    """Copy a library into a folder, where it is synced to disk before it gets its name."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        copy = Path(shutil.copy(made, scratch))
+        with copy.open("rb") as file:
+            os.fsync(file.fileno())
+        return copy.replace(folder / made.name)  # another process may have made it meanwhile
 
 
 def _private_folder() -> Path:
@@ -140,18 +182,14 @@ def _is_users_alone(info: os.stat_result, kind: Callable[[int], bool]) -> bool:
     return kind(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
 
 
-def _kept(folder: Path, build: _Build, functions: Collection[str]) -> ctypes.CDLL:
-    """Load the library from a folder, compiling it unless a valid one is there."""
+def _kept(folder: Path, build: _Build, functions: Collection[str]) -> ctypes.CDLL | None:
+    """Load the library that a folder has, if it is valid; one that is not is deleted."""
     for path in sorted(folder.glob(f"{build.key}-*.so")):
         library = _loaded(path, functions)
         if library is not None:
             return library
         path.unlink(missing_ok=True)
-    path = build.make(folder)
-    library = _loaded(path, functions)
-    if library is None:
-        raise OSError(f"{path} cannot be loaded")
-    return library
+    return None
 
 
 def _loaded(path: Path, functions: Collection[str]) -> ctypes.CDLL | None:

@@ -1,0 +1,52 @@
+"""What all JSON schemas that answers and calls of tools are held to have in common."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ane_book.errors import InvalidInput
+
+__all__ = ["SPACED", "check_numbers"]
+
+#: Of a JSON schema's grammar: the white space between parts, which a small model else never ends.
+SPACED = {"whitespace_pattern": r"[ \t\r\n]{0,64}"}
+OF_NUMBERS = {
+    "const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+}  # fmt: skip
+OF_SCHEMAS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+
+
+def check_numbers(place: str, schema: Any) -> None:
+    """Raise InvalidInput for a number that llguidance would round, since it reads doubles; a const
+    of -2**63 even crashes it, with the process. The largest integer of 64 bits is kept."""
+    for keyword, number in _numbers(schema):
+        if abs(number) >= 1 << 53 and number != (1 << 63) - 1:
+            raise InvalidInput(
+                f"{place}: {keyword} {number!r:.40} cannot be held to, since numbers from 2**53 on "
+                "are rounded; ask for a string instead"
+            )
+
+
+def _numbers(schema: Any) -> Iterator[tuple[str, float]]:
+    """The numbers by which a schema says what is valid, each with its keyword."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _numbers(each)
+    if not isinstance(schema, dict):
+        return
+    for key, value in schema.items():
+        if key in OF_SCHEMAS and isinstance(value, dict):
+            yield from _numbers(list(value.values()))
+        elif key in OF_NUMBERS:
+            yield from ((key, number) for number in _leaves(value))
+        else:
+            yield from _numbers(value)
+
+
+def _leaves(value: Any) -> Iterator[float]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from _leaves(each)
+    elif isinstance(value, int | float):
+        yield value
