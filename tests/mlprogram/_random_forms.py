@@ -8,7 +8,8 @@ from math import prod
 from pathlib import Path
 
 from _package import const
-from _random_ops import LARGEST, SIZES, Operands, Shape, Value
+from _random_attention import Attention
+from _random_ops import DTYPES, LARGEST, Shape, Value
 import numpy as np
 
 __all__ = ["RandomProgram"]
@@ -17,10 +18,9 @@ FORMS = 5  # of a program
 ARITHMETIC = ["add", "sub", "mul", "real_div", "maximum", "minimum"]
 COMPARISONS = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]
 DEEP = (127, 128, 129, 255, 257, 767, 768, 769)  # what is summed at a time
-SLOTS = (64, 65, 511, 512, 513)
 
 
-class RandomProgram(Operands):
+class RandomProgram(Attention):
     """The program of a seed. outputs: the names of its outputs."""
 
     def __init__(self, seed: int):
@@ -152,7 +152,7 @@ class RandomProgram(Operands):
         axis = self.axis(shape)
         twice = tuple(2 * n if i == axis else n for i, n in enumerate(shape))
         x = self.made(dtype, shape)
-        minus = self.add("mul", dtype, shape, x=x, y=np.array(-1, x_type(dtype)))
+        minus = self.add("mul", dtype, shape, x=x, y=np.array(-1, DTYPES[dtype]))
         both = self.add("concat", dtype, twice, values=[x, minus], axis=axis, interleave=False)
         norm = self.add("layer_norm", dtype, twice, x=both, axes=[axis], epsilon=0.25)
         if self.rng.random() < 0.5:
@@ -174,12 +174,12 @@ class RandomProgram(Operands):
         widened = self.rng.random() < 0.5
         inner = "fp32" if widened else dtype
         wide = self.add("cast", "fp32", shape, x=x, dtype="fp32") if widened else x
-        square = [{"y": np.array(2, x_type(inner))}, {"y": wide}, {}][how]
+        square = [{"y": np.array(2, DTYPES[inner])}, {"y": wide}, {}][how]
         squares = self.add(["pow", "mul", "square"][how], inner, shape, x=wide, **square)
         mean = (*shape[:axis], 1, *shape[axis + 1 :])
         means = self.add("reduce_mean", inner, mean, x=squares, axes=[axis], keep_dims=True)
-        more = self.add("add", inner, mean, x=means, y=np.array(0.25, x_type(inner)))
-        root = self.add("rsqrt", inner, mean, x=more, epsilon=np.array(0.125, x_type(inner)))
+        more = self.add("add", inner, mean, x=means, y=np.array(0.25, DTYPES[inner]))
+        root = self.add("rsqrt", inner, mean, x=more, epsilon=np.array(0.125, DTYPES[inner]))
         normal = self.add("mul", inner, shape, x=wide, y=root)
         late = self.rng.random() < 0.5
         if late:
@@ -204,7 +204,7 @@ class RandomProgram(Operands):
             second = self.add("slice_by_index", dtype, half, x=x, begin=middle, end=[*shape])
         joined = {"axis": along, "interleave": False}
         if self.rng.random() < 0.5:
-            minus = self.add("mul", dtype, half, x=second, y=np.array(-1, x_type(dtype)))
+            minus = self.add("mul", dtype, half, x=second, y=np.array(-1, DTYPES[dtype]))
             second = self.rng.choice([minus, minus, second])
             turned = self.add("concat", dtype, shape, values=[second, first], **joined)
             cos, sin = (self.made(dtype, tables) for _ in range(2))
@@ -226,9 +226,6 @@ class RandomProgram(Operands):
 
     # --- products -----------------------------------------------------------------------------
 
-    def some(self, *more: int) -> int:
-        return self.rng.choice([*self.sizes, *self.sizes, *SIZES, *more])
-
     def matmul(self, dtype: str) -> None:
         batch = self.shape(self.rng.choice([0, 0, 1, 2]), 6)
         rows, depth, columns = self.some(), self.some(*DEEP), self.some()
@@ -249,7 +246,7 @@ class RandomProgram(Operands):
         scale = self.numbers.uniform(0.2, 1, (shape[0], *[1] * (len(shape) - 1))) / 64
         data = Value(const(data, "int8"), "int8", shape)
         name = "constexpr_blockwise_shift_scale"
-        return self.add(name, dtype, shape, data=data, scale=scale.astype(x_type(dtype)))
+        return self.add(name, dtype, shape, data=data, scale=scale.astype(DTYPES[dtype]))
 
     def product(self, dtype: str) -> None:
         batch, depth, made = self.shape(self.rng.choice([1, 2])), self.some(*DEEP), self.some()
@@ -283,108 +280,3 @@ class RandomProgram(Operands):
         equation = "nchw,nwhu->nchu" if batch else "chw,whr->chr"
         self.add("einsum", dtype, (*batch, rows, heads, columns), equation=equation,
                  values=[first, self.operand(dtype, y)])  # fmt: skip
-
-    # --- attention ----------------------------------------------------------------------------
-
-    def mask(self, dtype: str, shape: Shape) -> Value:
-        """0, or far below it, of what is known or not; the first slot is open."""
-        closed = self.rng.choice([-40000, -20000, -8])
-        array = np.where(self.numbers.random(shape) < 0.5, 0, closed).astype(x_type(dtype))
-        array[..., 0] = 0
-        known = self.constant(dtype, shape, array)
-        if self.rng.random() < 0.3:
-            return known
-        zeros = self.add(
-            "mul", dtype, shape, x=self.given(dtype, shape), y=np.array(0, x_type(dtype))
-        )
-        return self.add("add", dtype, shape, x=zeros, y=known)
-
-    def scored(self, dtype: str, x: Value, mask_rows: int) -> Value:
-        """Scores, scaled and masked or not."""
-        scale = self.rng.choice(["mul", "real_div", ""])
-        if scale:
-            x = self.add(scale, dtype, x.shape, x=x, y=np.array(0.5, x_type(dtype)))
-        if self.rng.random() < 0.7:
-            mask = self.mask(dtype, (*[1] * (len(x.shape) - 2), *self.rows(x.shape, mask_rows)))
-            x = self.add("add", dtype, x.shape, x=x, y=mask)
-        return x
-
-    def rows(self, shape: Shape, rows: int) -> Shape:
-        return (rows if rows == 1 else shape[-2], shape[-1])
-
-    def softmax_of(self, dtype: str, x: Value) -> Value:
-        """As one op, or as five."""
-        if self.rng.random() < 0.7:
-            return self.add("softmax", dtype, x.shape, x=x, axis=-1)
-        top = (*x.shape[:-1], 1)
-        along = {"axes": [-1], "keep_dims": True}
-        below = self.add(
-            "sub", dtype, x.shape, x=x, y=self.add("reduce_max", dtype, top, x=x, **along)
-        )
-        raised = self.add("exp", dtype, x.shape, x=below)
-        total = self.add("reduce_sum", dtype, top, x=raised, **along)
-        return self.add("real_div", dtype, x.shape, x=raised, y=total)
-
-    def slots(self, dtype: str, shape: Shape) -> Value:
-        return self.cached(dtype, shape) if self.rng.random() < 0.3 else self.made(dtype, shape)
-
-    def heads(self, dtype: str, heads: Shape, slots: int, depth: int) -> list[Value]:
-        """Keys and values, a head of which may be read by all."""
-        own = self.rng.choice([heads, (*heads[:-1], 1)])
-        return [self.slots(dtype, (*own, slots, depth)) for _ in range(2)]
-
-    def attention(self, dtype: str) -> None:
-        heads = self.rng.choice([(), (2,), (1, 2), (1, 4), (2, 3)])
-        tokens, depth = (
-            self.rng.choice([1, 1, 2, 3, 8, 9, 16, 17]),
-            self.rng.choice([1, 2, 8, 15, 16, 17, 33]),
-        )
-        slots = self.some(*SLOTS)
-        query = self.made(dtype, (*heads, tokens, depth))
-        if not heads:
-            keys, values = (self.operand(dtype, (slots, depth)) for _ in range(2))
-        else:
-            keys, values = self.heads(dtype, heads, slots, depth)
-        if len(heads) == 2 and self.rng.random() < 0.3:
-            values = (
-                keys if keys.shape[:-2] == heads else self.operand(dtype, (*heads, slots, depth))
-            )
-            keys = values
-            more = {"attn_mask": self.mask(dtype, (1, 1, tokens, slots))}
-            self.add("scaled_dot_product_attention", dtype, query.shape, query=query, key=keys,
-                     value=values, **self.rng.choice([more, {}]))  # fmt: skip
-            return
-        scores = self.add(
-            "matmul", dtype, (*heads, tokens, slots), x=query, y=keys, transpose_y=True
-        )
-        weights = self.softmax_of(dtype, self.scored(dtype, scores, self.rng.choice([1, tokens])))
-        self.add("matmul", dtype, query.shape, x=weights, y=values)
-
-    def attention_in_parts(self, dtype: str) -> None:
-        """Over the slots of a cache, and new ones."""
-        heads, depth = self.rng.choice([(2,), (1, 2), (1, 4)]), self.rng.choice([1, 2, 8, 16, 17])
-        tokens, slots = (
-            self.rng.choice([1, 2, 5, 9]),
-            [self.some(*SLOTS), self.rng.choice([1, 2, 5])],
-        )
-        query = self.made(dtype, (*heads, tokens, depth))
-        own = self.rng.choice([heads, (*heads[:-1], 1)])
-        parts = [[self.slots(dtype, (*own, n, depth)) for _ in range(2)] for n in slots]
-        scores = [
-            self.add("matmul", dtype, (*heads, tokens, n), x=query, y=keys, transpose_y=True)
-            for n, (keys, _) in zip(slots, parts, strict=True)
-        ]
-        whole = (*heads, tokens, sum(slots))
-        joined = self.add("concat", dtype, whole, values=scores, axis=-1, interleave=False)
-        weights = self.softmax_of(dtype, self.scored(dtype, joined, self.rng.choice([1, tokens])))
-        made = [(dtype, score.shape) for score in scores]
-        split = self.several("split", made, x=weights, split_sizes=slots, axis=-1)
-        products = [
-            self.add("matmul", dtype, query.shape, x=x, y=values)
-            for x, (_, values) in zip(split, parts, strict=True)
-        ]
-        self.add("add", dtype, query.shape, x=products[0], y=products[1])
-
-
-def x_type(dtype: str) -> type:
-    return {"fp16": np.float16, "fp32": np.float32}[dtype]

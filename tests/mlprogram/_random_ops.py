@@ -14,7 +14,7 @@ from random import Random
 from _package import blob, const, op, typed, write
 import numpy as np
 
-__all__ = ["LARGEST", "SIZES", "Operands", "Value"]
+__all__ = ["DTYPES", "LARGEST", "Operands", "Value"]
 
 #: Around what the kernels treat alike: lanes, tiles, rows of few and of many, pieces of a vector.
 SIZES = (1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 31, 32, 33, 63, 64, 65)
@@ -132,6 +132,9 @@ class Operands:
             fitting = [n for n in self.sizes if n * prod(made) <= largest]
             made.append(self.rng.choice([1, *fitting, *fitting]))
         return tuple(self.rng.sample(made, rank))
+
+    def some(self, *more: int) -> int:
+        return self.rng.choice([*self.sizes, *self.sizes, *SIZES, *more])
 
     def operand(self, dtype: str, shape: Shape, exact: bool = False, depth: int = 2) -> Value:
         """Any value of a dtype and shape."""
