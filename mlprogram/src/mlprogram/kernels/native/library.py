@@ -139,8 +139,9 @@ def _obtain(build: _Build, functions: Collection[str]) -> tuple[ctypes.CDLL, str
         if (kept := _kept(folder, build, functions)) is not None:
             return kept, ""
     except (OSError, MLProgramError) as error:
-        plain = isinstance(error, OSError) and error.filename and error.strerror
-        reason = f"{error.filename}: {error.strerror}" if plain else str(error)
+        reason = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            reason = f"{error.filename}: {error.strerror}"
     with tempfile.TemporaryDirectory(prefix="mlprogram-") as scratch:
         path = build.make(Path(scratch))
         try:
