@@ -25,10 +25,10 @@ $(shell mkdir -p "$(HOME)")
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf slides test test-all unit site conformance elsewhere onnx-nodes onnx-field fuzz sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book pdf slides test test-all unit site conformance elsewhere onnx-nodes onnx-field fuzz random-programs sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help: ## say what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 book: $(INSTALLED) ## run every chapter and render the book
 	$(BIN)/jupyter-book build book $(BOOK_FLAGS)
@@ -72,6 +72,9 @@ onnx-field: $(INSTALLED) ## export architectures of transformers, convert them a
 fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 500 model files (some minutes)
 	$(BIN)/python tests/fuzz/run.py --cases $(or $(N),10000) --seed $(or $(SEED),0)
 	$(BIN)/python tests/weights/damage.py --seed $(or $(SEED),0)
+
+random-programs: $(INSTALLED) ## run N random programs, 20,000 by default, and hold what runs in C to their ops one by one
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mlprogram/run/random_programs.py --cases $(or $(N),20000) --seed $(or $(SEED),0)
 
 sweep: $(INSTALLED) ## convert N odd checkpoints, 300 by default, and hold 8 runs of each to transformers
 	OMP_NUM_THREADS=1 $(BIN)/python tests/sweep/sweep.py --cases $(or $(N),300) --seed $(or $(SEED),0)

@@ -79,8 +79,9 @@ def check(
 
     Of a bundle the text side is looked at too: template, stop tokens, vocabulary.
 
-    A bundle keeps what was found in its evidence.json: the laws as L0, parity as L1. With --github
-    it keeps nothing, so that a checkout stays as it is.
+    A bundle keeps what was found in its evidence.json, unless that has a stronger measurement: the
+    laws as L0, parity as L1, which --source makes stronger. With --github it keeps nothing, so
+    that a checkout stays as it is.
 
     Exit code 0: nothing as grave as --fail-on was found, and parity and numerics hold where they
     were asked for; 1: not so.

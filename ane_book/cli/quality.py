@@ -52,8 +52,9 @@ def quality_command(
     --independent it is transformers that computes, which also tells what this library's own
     port of the model got wrong.
 
-    It keeps the answer in its evidence.json, as L3. Exit code 0: perplexity is at most 10 % larger
-    than before it was quantised; 1: more; 3: unmeasured, also where the original only guesses.
+    It keeps the answer in its evidence.json, as L3, unless a stronger one is there. Exit code 0:
+    perplexity is at most 10 % larger than before it was quantised; 1: more; 3: unmeasured, also
+    where the original only guesses.
     """
     from ane_book.bundle import Bundle
     from ane_book.evidence.quality import check_quality

@@ -49,7 +49,7 @@ def check_quality(
     if bundle.manifest.argmax_output:
         return _no("converted with argmax_output, it gives tokens and no logits")
     needed = independent or not bundle.recipe.is_plain
-    weights = source_of(bundle, source) if needed else None
+    weights = source_of(bundle, source) if needed or source else None
     if needed and weights is None:
         return _no("the weights that it was made of are not at hand; --source names them")
     if independent and weights is not None:

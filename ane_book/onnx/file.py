@@ -333,7 +333,7 @@ def attribute(node: "NodeProto", name: str, default: T) -> T:
 def describe(node: "NodeProto", inputs: str = "") -> str:
     """Describe a node in an error: its name, operator, and inputs (or the text `inputs`)."""
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    name = f"a node {kind} that makes {list(node.output)}"
+    name = f"the node {kind} that makes {', '.join(map(repr, node.output))}"
     if node.name:
         name = f"node {node.name!r} ({kind})"
     return f"{name} of {inputs or ', '.join(node.input) or 'nothing'}"

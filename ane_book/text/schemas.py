@@ -28,7 +28,7 @@ def check_numbers(place: str, schema: Any) -> None:
         if abs(number) >= 1 << 53 and number != (1 << 63) - 1:
             raise InvalidInput(
                 f"{place}: {keyword} {number!r:.40} cannot be held to, since numbers from 2**53 on "
-                "are rounded; ask for a string instead"
+                "are rounded; leave it out, or ask for a string"
             )
         if keyword == "multipleOf":
             digits = Decimal(repr(float(number))).normalize().as_tuple().digits

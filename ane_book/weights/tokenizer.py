@@ -68,8 +68,9 @@ def from_gguf(metadata: dict, vocab_size: int, place: str) -> TokenizerFiles:
         # llama.cpp takes a split of its own then, which gives other tokens than in training.
         raise UnsupportedModel(
             f"{place}: tokenizer.ggml.pre is {'missing' if cut is None else cut}, so the file does "
-            "not say how the model splits a text into words; take a newer file of it, or name the "
-            f"split by gguf-new-metadata --pre-tokenizer NAME OLD NEW, with {', '.join(CUTS)}"
+            "not say how the model splits a text into words; take a newer file of the model, or "
+            "name the split with the package gguf: gguf-new-metadata --pre-tokenizer NAME OLD NEW, "
+            f"where NAME is one of {', '.join(CUTS)}"
         )
     if cut not in list(CUTS):  # which may be anything, a list too
         raise UnsupportedModel(

@@ -8,6 +8,7 @@ from _plant import change_weight, copied
 from _tiny import tiny_model, write_checkpoint
 import ane_book
 from ane_book.bundle import Bundle
+from ane_book.errors import InvalidInput
 from ane_book.evidence import loss
 from ane_book.evidence.quality import check_quality
 import pytest
@@ -98,6 +99,12 @@ def test_somebody_elses_code_sees_what_the_bundle_and_its_twin_have_in_common(
 def test_without_its_source_it_is_unmeasured(quantised, independent):
     level = check_quality(quantised[0], independent=independent)
     assert level.status == "unmeasured" and "--source" in level.reason
+
+
+def test_another_models_weights_are_refused_where_none_are_needed_too(plain, tmp_path):
+    other = write_checkpoint(tiny_model("llama"), tmp_path / "other")
+    with pytest.raises(InvalidInput, match="not the weights"):
+        check_quality(plain, other)
 
 
 @pytest.mark.parametrize("recipe, said", [({"argmax_output": True}, "no logits")])

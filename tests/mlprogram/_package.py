@@ -22,8 +22,8 @@ __all__ = [
 MODEL = Path("Data/com.apple.CoreML/model.mlmodel")
 WEIGHTS = Path("Data/com.apple.CoreML/weights/weight.bin")
 
-CODES = {"bool": 1, "string": 2, "fp16": 10, "fp32": 11, "int8": 21, "int32": 23, "uint8": 31,
-         "uint4": 35, "uint1": 37}  # fmt: skip
+CODES = {"bool": 1, "string": 2, "fp16": 10, "fp32": 11, "int8": 21, "int16": 22, "int32": 23,
+         "uint8": 31, "uint16": 32, "uint4": 35, "uint1": 37}  # fmt: skip
 NAMES = {"float16": "fp16", "float32": "fp32"}
 FIELDS = {"f": "floats", "i": "ints", "b": "bools", "U": "strings"}
 

@@ -39,7 +39,7 @@ def test_an_operator_that_is_not_known(tmp_path):
     node = helper.make_node("Reluu", ["x"], ["y"], name="act")
     refused(one_node(tmp_path, node), UnsupportedOp, "'act'", "Reluu", "x float32 (2, 3)", "Relu")
     node = helper.make_node("MatMulNBits", ["x"], ["y"], domain="com.microsoft")
-    refused(one_node(tmp_path, node), UnsupportedOp, "com.microsoft.MatMulNBits", "makes ['y']")
+    refused(one_node(tmp_path, node), UnsupportedOp, "com.microsoft.MatMulNBits", "makes 'y'")
 
 
 def test_an_operator_without_a_form_in_mil(tmp_path):
@@ -62,6 +62,11 @@ def test_control_flow(tmp_path):
     )
     node = helper.make_node("If", ["x"], ["y"], then_branch=branch, else_branch=branch)
     refused(one_node(tmp_path, node, (1,), dtype=bool), UnsupportedOp, "If", "control flow")
+
+
+def test_a_node_that_makes_nothing(tmp_path):
+    path = one_node(tmp_path, helper.make_node("Relu", ["x"], [""]))
+    refused(path, UnsupportedModel, "nothing gives output ''")
 
 
 def test_what_shapes_the_graph_has_to_be_known(tmp_path):

@@ -196,16 +196,21 @@ def _ends(one: _Comparison, anywhere: bool) -> dict[str, PackageValue | None]:
 
     anywhere: the package goes on where the source ends, so that any value will do.
     """
-    names, ours = one.source.outputs, one.run.outputs()
+    names, ours = one.source.outputs, dict(one.run.outputs())
     if anywhere:
         return dict.fromkeys(names)
-    same = {name: ours[n] for name in names for n in (name, _clean(name)) if n in ours}
+    same: dict[str, PackageValue | None] = {}
+    for spelled in (str, _clean):  # a good name stays its owner's
+        for name in names:
+            if name not in same and spelled(name) in ours:
+                same[name] = ours.pop(spelled(name))
+    lost = [name for name in names if name not in same]
+    if len(lost) == len(ours):
+        same |= dict(zip(lost, ours.values(), strict=True))
+    elif same and lost:
+        one.notes.append(f"the package has no output {', '.join(lost)}")
     if same:
-        if lost := [name for name in names if name not in same]:
-            one.notes.append(f"the package has no output {', '.join(lost)}")
-        return dict(same)
-    if len(ours) == len(names):
-        return dict(zip(names, ours.values(), strict=True))
+        return {name: same[name] for name in names if name in same}
     raise InvalidInput(
         f"{one.run.path} gives {', '.join(ours)}, and its source {', '.join(names)}: they have to "
         "be as many, or have the same names; is it the source of this package?"
@@ -283,8 +288,10 @@ def _of_node(one: _Comparison, walk: Walk, parted: list[SourceNode]) -> Parting:
     agree = walk.agreeing(parted[:1])
     value, array = _counterpart(walk, parted[0])
     if value is None:
-        text = "no op of the package makes anything of what it reads that the source has not: it " \
+        text = (
+            "no op of the package makes anything of what it reads that the source has not: it "
             "is left out, or a constant stands in its place"
+        )
         return Parting(parted[0], None, None, agree, "missing", text)
     apart = diff({"y": value.array}, {"y": array}, {}).outputs[0]
     return Parting(parted[0], value, apart, agree)

@@ -83,7 +83,7 @@ def from_file(path: str, trusted: bool) -> TorchSourceGraph:
     if not trusted:
         raise InvalidInput(
             f"{path}: to open a .pt2 is to run code that its author may have put into it; add "
-            "--trust-source (trust_source=True) if you would run a program of that author, or give "
+            "--trust-source (trust_source=True) if you would run a program by that author, or give "
             "an ONNX file"
         )
     disabled = logging.root.manager.disable

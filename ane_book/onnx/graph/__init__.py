@@ -66,7 +66,7 @@ def convert_graph(
     _write(program, renamed, out, precision)
     if renamed:
         told = "; ".join(f"{kind} {theirs!r} is {ours!r}" for kind, theirs, ours in renamed)
-        words = printable(f"{out}: names changed to identifiers, as Core ML's are: {told}")
+        words = printable(f"{out}: Core ML's names are identifiers, so these changed: {told}")
         logging.getLogger("ane_book").warning("%s", words)  # to stderr, unless the host says else
     return out
 

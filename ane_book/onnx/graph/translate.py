@@ -269,7 +269,7 @@ def _keywords(
         attributes["axes"] = np.array(attributes["axes"], np.int64)
     if unknown := [name for name in attributes if not operator.takes(name)]:
         raise Unsayable(f"attribute {unknown[0]!r}")
-    used = max(i for i, name in enumerate(node.output, 1) if name)
+    used = max((i for i, name in enumerate(node.output, 1) if name), default=0)
     others = {"outputs": used, "dtype": dtype, "since": since}
     return attributes | {name: v for name, v in others.items() if name in operator.keywords}
 

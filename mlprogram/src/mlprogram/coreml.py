@@ -66,14 +66,15 @@ def _check_convertible(name: str, value: object) -> None:
         if value.dtype in ARRAYS and value.ndim and value.flags.writeable:
             return
         kind = "writable" if value.flags.writeable else "read-only"
-        what = f"a {kind} array of {value.dtype} with {value.ndim} axes"
+        what = f"a {kind} array of {value.dtype} of rank {value.ndim}"
     elif isinstance(value, int | float | np.integer | str | dict) or hasattr(value, "getbands"):
         return  # a number, a text or an image; which of them an input may be is for Core ML to say
     else:
         what = f"of type {type(value).__name__}"
     raise RuntimeError(
-        f"value type not convertible: {name!r} is {what}; coremltools hands Core ML writable "
-        f"arrays of {', '.join(dtype.__name__ for dtype in ARRAYS)} with at least one axis"
+        f"value type not convertible: {name!r} is {what}; convert it, since coremltools hands Core "
+        f"ML only writable arrays of {', '.join(dtype.__name__ for dtype in ARRAYS)}, of rank 1 or "
+        "more"
     )
 
 

@@ -15,6 +15,7 @@ from ane_book.onnx.graph import convert_graph
 import coremltools as ct
 import numpy as np
 import onnx
+from onnx import helper
 import pytest
 import torch
 from torch import nn
@@ -177,6 +178,21 @@ def test_an_op_that_is_folded_away_is_not_paired_with_the_next(tmp_path):
     found = compare_with_source(path, source, trust_source=True)
     assert found.first.node.op == "remainder.Scalar", str(found)
     assert found.first.value is None and found.first.kind == "missing"
+
+
+def test_outputs_whose_names_core_ml_does_not_take(tmp_path):
+    """Each is held to its own, also where another has the name that it would get."""
+    ports = [helper.make_tensor_value_info(n, 1, [3]) for n in ("a", "b", "y.1", "y_1", "1.z")]
+    pairs = [("a", "b", "y.1"), ("b", "a", "y_1")]
+    nodes = [helper.make_node("Sub", [first, second], [out]) for first, second, out in pairs]
+    nodes.append(helper.make_node("Relu", ["y_1"], ["1.z"]))
+    graph = helper.make_graph(nodes, "g", ports[:2], ports[2:])
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "g.onnx")
+    path = convert_graph(tmp_path / "g.onnx", tmp_path / "g.mlpackage")
+    found = compare_with_source(path, str(tmp_path / "g.onnx"))
+    assert found.equal and found.notes == [], str(found)
+    assert [*found.errors.items()] == [("y.1", 0), ("y_1", 0), ("1.z", 0)]
 
 
 IMAGES = pytest.mark.parametrize(

@@ -6,14 +6,16 @@ from pathlib import Path
 from _inline import make_program
 from _long import long_but
 from _package import const, op, typed, write
-from _random_ops import Random3, numbers
-from ane_book.errors import InvalidInput, InvalidPackage
+from ane_book.errors import InvalidPackage
 from mlprogram import MLProgram
 from mlprogram.kernel_report import plan_report, planned
 from mlprogram.kernels import native
+from mlprogram.kernels.table import KERNELS
+from mlprogram.run.asked import PLAIN
 from mlprogram.run.stretches import NativeStretch
 import numpy as np
 import pytest
+from random_programs import equal, faults, opened, outcome
 import torch
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.status()[1])
@@ -25,19 +27,8 @@ def stretches(program: MLProgram) -> list[NativeStretch]:
     return [part for part in program.compiled.parts if isinstance(part, NativeStretch)]
 
 
-def equal(found: np.ndarray, right: np.ndarray) -> bool:
-    """Bit for bit, but for which of the numbers that are none one is."""
-    same = found.dtype == right.dtype and np.array_equal(found, right, equal_nan=True)
-    signs = np.signbit(found) == np.signbit(right) if found.dtype.kind == "f" else True
-    return bool(same and np.all(signs | np.isnan(right) if found.dtype.kind == "f" else True))
-
-
-def outcome(program: MLProgram, given: dict, state) -> dict[str, np.ndarray] | str:
-    """The outputs, or the error's text."""
-    try:
-        return program.predict(given, state)
-    except (InvalidInput, InvalidPackage) as error:
-        return str(error)
+def floats(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(2, 4, 6)).astype(np.float32)
 
 
 def check(program: MLProgram, calls: int = 2, inputs=None) -> int:
@@ -67,15 +58,24 @@ def check(program: MLProgram, calls: int = 2, inputs=None) -> int:
 
 
 @pytest.mark.parametrize("part", long_but(range(20), 0))
-def test_random_programs(part, tmp_path):
-    """2,000 in all: half over states and inline constants, half over floats."""
+def test_random_programs_over_states_and_inline_constants(part, tmp_path):
+    """1,000 in all."""
     in_c = 0
     for seed in range(50 * part, 50 * part + 50):
-        path = make_program(seed).write(tmp_path / f"{seed}.mlpackage")
-        in_c += check(MLProgram(path))
-        floats = MLProgram(Random3(seed).write(tmp_path / f"floats-{seed}.mlpackage"))
-        in_c += check(floats, 4, numbers)
-    assert in_c > 50 * 8
+        in_c += check(MLProgram(make_program(seed).write(tmp_path / f"{seed}.mlpackage")))
+    assert in_c > 50 * 4
+
+
+@pytest.mark.parametrize("part", long_but(range(10), 0))
+def test_random_programs_of_every_op_that_runs_in_c(part, tmp_path):
+    """1,500 in all, of operands of every form; `make random-programs` has 20,000."""
+    seen: set[str] = set()
+    for seed in range(150 * part, 150 * part + 150):
+        made, program = opened(seed, tmp_path)
+        assert not (wrong := faults(made, program)), (seed, wrong)
+        steps = [step for stretch in stretches(program) for step in stretch.steps]
+        seen |= {step.kernel or step.operation.type for step in steps}
+    assert seen >= PLAIN | {kernel.name for kernel in KERNELS if kernel.compiled}
 
 
 # --- real packages --------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_python_writes_a_state_that_an_earlier_stretch_read(tmp_path):
     inputs = {"x": X, "s": typed("fp32", 2, 4, 6, kind="state")}
     program = MLProgram(write(tmp_path / "p.mlpackage", ops, ["y"], inputs))
     assert check(program) == 8
-    given, ours, theirs = {"x": numbers(0)["x"]}, program.make_state(), program.make_state()
+    given, ours, theirs = {"x": floats(0)}, program.make_state(), program.make_state()
     ours.tensors["s"] = torch.zeros(6, 4, 2).permute(2, 1, 0)  # strides that the table cannot know
     assert equal(program.predict(given, ours)["y"], program.predict(given, theirs)["y"])
     assert equal(ours.read_state("s"), theirs.read_state("s"))
@@ -237,7 +237,7 @@ def test_what_goes_back_to_a_state_is_changed_in_place(tmp_path, row):
 
     def given(seed: int) -> dict[str, np.ndarray]:
         at = np.array([0, seed % 4 if seed < 2 else row, 0], np.int32)
-        return {"x": numbers(seed)["x"][:1, :1], "k": at}
+        return {"x": floats(seed)[:1, :1], "k": at}
 
     assert check(program, 4, given) == len(ops)
     assert stretches(program)[0].calls == 4
@@ -313,14 +313,14 @@ def test_what_is_given_may_be_a_part_of_something(tmp_path, rows, columns):
     ]
     inputs = {"x": X, "at": typed("int32", 3)}
     program = MLProgram(write(tmp_path / "part.mlpackage", ops, ["y", "z"], inputs))
-    given = {"x": numbers(0)["x"], "at": np.array([2 - rows, 0, 6 - columns], np.int32)}
+    given = {"x": floats(0), "at": np.array([2 - rows, 0, 6 - columns], np.int32)}
     assert check(program, 1, lambda _: given) == 3
 
 
 def test_what_follows_a_call_that_fails_runs_from_python(tmp_path, monkeypatch):
     """Wherever it fails, with all that was made before."""
-    program = MLProgram(Random3(1).write(tmp_path / "p.mlpackage"))
-    given, real = numbers(1), native.run_steps
+    made, program = opened(1, tmp_path)
+    given, real = made.arrays(1), native.run_steps
     right = program.predict(given)
 
     def failing(stretch: NativeStretch, at: int):

@@ -184,6 +184,6 @@ def in_mil(array: np.ndarray, cut: bool = False) -> np.ndarray | np.generic:
         if cut:
             array = np.asarray(np.clip(array.astype(object), -(2**31), 2**31 - 1))
         elif low < -(2**31) or high >= 2**31:
-            these = f"{low:,} to {high:,}"
+            these = f"{low:,}" if low == high else f"{low:,} to {high:,}"
             raise Unsayable(f"whole numbers beyond int32: {these}; export the model without them")
     return array.astype(dtype, copy=False)

@@ -140,6 +140,8 @@ def _obtain(build: _Build, functions: Collection[str]) -> tuple[ctypes.CDLL, str
             return kept, ""
     except (OSError, MLProgramError) as error:
         reason = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            reason = f"{error.filename}: {error.strerror}"
     with tempfile.TemporaryDirectory(prefix="mlprogram-") as scratch:
         path = build.make(Path(scratch))
         try:
@@ -152,7 +154,7 @@ def _obtain(build: _Build, functions: Collection[str]) -> tuple[ctypes.CDLL, str
     if not reason:
         return library, ""
     LOGGER.warning(
-        "the compiled kernels cannot be kept (%s), and every process compiles its own; set "
+        "the compiled kernels cannot be kept (%s), so every process compiles its own; set "
         "MLPROGRAM_CACHE to a private folder with room for them",
         reason,
     )
