@@ -11,6 +11,7 @@ Letters: T tokens of a prefill call.
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Any
 
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
@@ -138,7 +139,7 @@ class ServedSession:
         else:
             told = self._form.messages(prompt, ask.tools, literal)
         try:
-            ids = self.session.encode(told, literal(ask.system), ask.plain, read, ask.effort)
+            ids = self._encoded(ask, told, literal(ask.system), read)
         except InvalidInput as error:
             cut = None if isinstance(prompt, str) else cut_call(prompt)
             if cut is None:
@@ -150,6 +151,21 @@ class ServedSession:
         if not ids:
             raise InvalidInput("the prompt is empty; give at least one character")
         return ids
+
+    def _encoded(self, ask: Ask, *told: Any) -> list[int]:
+        """The token ids of a prompt, a system prompt and tools. Where their texts become other
+        control tokens beside what the template writes than by themselves, they are kept apart."""
+        session = self.session
+
+        def encode(prompt: Any, system: str | None, tools: list[dict] | None) -> list[int]:
+            return session.encode(prompt, system, ask.plain, tools, ask.effort)
+
+        ids, apart = encode(*told), told if ask.plain else session.kept_apart(told)
+        if list(told) == apart or ask.plain:
+            return ids
+        alone = encode(*apart)
+        equal = session.control_tokens(ids) == session.control_tokens(alone)
+        return ids if equal else alone
 
     def sampling(self, ask: Ask, ids: list[int]) -> dict:
         """The fields of `options.Sampling` for an answer to these tokens, with the form that calls

@@ -5,15 +5,18 @@ read as that marker: `transformers` does so by default. Where strangers write me
 server, `TextProcess.literal` cuts such markers in two, so that they are read as text.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import json
+import re
 from typing import Any
 
 from ane_book.errors import InvalidInput, InvalidType
 
-__all__ = ["DEEPEST", "Messages", "as_messages", "thought_tags", "too_deep"]
+__all__ = ["DEEPEST", "Messages", "as_messages", "kept_apart", "thought_tags", "too_deep"]
 
 THOUGHTS = {"<think>": "</think>", "[THINK]": "[/THINK]"}  # how a thought begins and ends
+#: Texts by which templates tell what is what, and which are in some markers.
+STRUCTURE = {"assistant", "content", "function", "name", "system", "tool", "tool_calls", "user"}
 DEEPEST = 100  # lists and objects within each other that a stranger may send
 
 #: A conversation: [{"role": "user", "content": "..."}, ...].
@@ -70,3 +73,29 @@ def too_deep(value: Any) -> bool:
         nested = [each for each in level if isinstance(each, list | dict)]
         level = [v for each in nested for v in (each.values() if isinstance(each, dict) else each)]
     return any(isinstance(each, list | dict) for each in level)
+
+
+def kept_apart(value: Any, markers: Sequence[str], cut: str) -> Any:
+    """A JSON value with `cut` around each text that is a part of a marker, or has one at an end: a
+    template may write the rest beside it, as in `<{{ key }}>`."""
+    if isinstance(value, dict):
+        pairs = value.items()
+        return {kept_apart(k, markers, cut): kept_apart(v, markers, cut) for k, v in pairs}
+    if isinstance(value, list | tuple):
+        return [kept_apart(each, markers, cut) for each in value]
+    if not isinstance(value, str) or not value or value in STRUCTURE:
+        return value
+    alone = any(_joins(value, marker) for marker in markers)
+    return f"{cut}{value}{cut}" if alone else value
+
+
+def _joins(text: str, marker: str) -> bool:
+    """Whether a text would be a marker with signs, such as brackets, before or behind it, or ends
+    or begins as one with a sign does."""
+    name = re.sub(r"^\W+|\W+$", "", marker)
+    parts = [part for n in range(1, len(marker)) for part in ((marker[:n], ""), ("", marker[n:]))]
+    at_an_end = any(
+        text.endswith(first) and text.startswith(last) and re.search(r"\W", first + last)
+        for first, last in parts
+    )
+    return at_an_end or (name in text and text in marker)

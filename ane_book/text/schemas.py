@@ -1,6 +1,8 @@
 """What all JSON schemas that answers and calls of tools are held to have in common."""
 
 from collections.abc import Iterator
+from decimal import Decimal
+from math import lcm
 from typing import Any
 
 from ane_book.errors import InvalidInput
@@ -12,18 +14,30 @@ SPACED = {"whitespace_pattern": r"[ \t\r\n]{0,64}"}
 OF_NUMBERS = {
     "const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
 }  # fmt: skip
+#: The largest common multiple, but for zeros at its end: for 100 times it llguidance takes minutes.
+MULTIPLE = 9999
 OF_SCHEMAS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 
 
 def check_numbers(place: str, schema: Any) -> None:
     """Raise InvalidInput for a number that llguidance would round, since it reads doubles; a const
-    of -2**63 even crashes it, with the process. The largest integer of 64 bits is kept."""
+    of -2**63 even crashes it, with the process. The largest integer of 64 bits is kept. So are
+    multiples refused that take llguidance minutes and gigabytes."""
+    common = 1
     for keyword, number in _numbers(schema):
         if abs(number) >= 1 << 53 and number != (1 << 63) - 1:
             raise InvalidInput(
                 f"{place}: {keyword} {number!r:.40} cannot be held to, since numbers from 2**53 on "
                 "are rounded; leave it out, or ask for a string"
             )
+        if keyword == "multipleOf":
+            digits = Decimal(repr(float(number))).normalize().as_tuple().digits
+            common = lcm(common, int("".join(map(str, digits)) or "0") or 1)
+            if int(str(common).rstrip("0")) > MULTIPLE:
+                raise InvalidInput(
+                    f"{place}: multipleOf {number!r:.40} cannot be held to, since the common "
+                    f"multiple of it and others has too many digits; {MULTIPLE} is the largest"
+                )
 
 
 def _numbers(schema: Any) -> Iterator[tuple[str, float]]:

@@ -130,7 +130,7 @@ class XmlReader(ArgumentReader):
         said = self._said(value, bool(found))
         if found:
             self._key = ""
-        return [self._part(said)] if said else []
+        return [self._part(said)] if said or found else []
 
     def _said(self, value: str, ends: bool) -> str:
         if not self._text:

@@ -107,6 +107,25 @@ def test_a_number_that_would_be_rounded_is_refused_by_name(tokens, schema):
         tokens.mask("grammar", f'start: "a" %json{json.dumps(schema)} "b"')
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "multipleOf": 2**31},
+        {"allOf": [{"multipleOf": 9999}, {"multipleOf": 9998}], "type": "integer"},
+        {"properties": {"a": {"type": "number", "multipleOf": 0.12345}}},
+    ],
+    ids=json.dumps,
+)
+def test_multiples_that_take_minutes_are_refused(tokens, schema):
+    with pytest.raises(InvalidInput, match=r"multipleOf [\d.]+ cannot be held to"):
+        tokens.mask("json_schema", json.dumps(schema))
+
+
+def test_other_multiples_are_kept(tokens):
+    parts = [{"multipleOf": n} for n in (9999, 1e6, 0.01)]
+    tokens.mask("json_schema", json.dumps({"anyOf": [{"type": "number", **p} for p in parts]}))
+
+
 @pytest.mark.parametrize("number", [2**53 - 1, 1 - 2**53, 2**63 - 1, 0, -1.5])
 def test_other_numbers_are_kept_to_the_last_digit(tokens, number):
     schema = {"const": number, "default": LARGE, "examples": [LARGE]}

@@ -138,6 +138,19 @@ def test_calls_are_read_in_pieces(name, step):
 
 
 @pytest.mark.parametrize("name", FORMS)
+def test_a_call_is_whole_wherever_its_last_piece_begins(name):
+    form = FORMS[name]
+    text = written(form, ("book", {"seats": 2, "place": {"x": 1}})).removeprefix(form.opening)
+    number = {"type": "object", "properties": {"seats": {"type": "integer"}, "place": {}}}
+    tools = [{"type": "function", "function": {"name": "book", "parameters": number}}]
+    for end in range(len(text)):
+        reader = form.reader(tools)
+        parts = [*reader.add(text[:end]), *reader.add(text[end:])]
+        said = "".join(part.arguments for part in parts)
+        assert reader.whole and json.loads(said) == {"seats": 2, "place": {"x": 1}}
+
+
+@pytest.mark.parametrize("name", FORMS)
 def test_an_answer_that_is_cut_has_the_beginning_of_its_call(name):
     """At every character: no name before it is whole, and arguments that only grow."""
     form = FORMS[name]

@@ -42,6 +42,8 @@ __all__ = ["Parting", "SourceDifference", "compare_with_source"]
 #: The largest error of one op in single precision: the order of sums, and in a package of half
 #: precision constants that the converter computed and rounded (a norm folded into a convolution).
 SINGLE, HALF = 1e-4, 2e-3
+#: How many standard deviations of its error by chance the size of a slice may be off.
+CHANCE = 5
 #: The largest error of an output in half precision: 100 roundings in one direction.
 LOST = 0.05
 
@@ -57,7 +59,7 @@ class _Comparison:
     fed: dict[str, np.ndarray] = field(default_factory=dict)  # of the source
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)  # the package's constants among these
-    compressed: set[str] = field(default_factory=set)  # of the package, in fewer than 16 bits
+    compressed: dict[str, int] = field(default_factory=dict)  # the package's, and in how many bits
     fault: "images.ImageFault | None" = None
     notes: list[str] = field(default_factory=list)
 
@@ -129,12 +131,17 @@ def _stored(
 
 
 def _unscaled(theirs: np.ndarray, ours: np.ndarray) -> bool:
-    """Whether every slice along every axis has the source's size."""
+    """Whether every slice along every axis has the source's size, but for what rounding to few bits
+    does to it by chance, which is the more the smaller it is."""
     a, b = ours.astype(np.float64), theirs.astype(np.float64)
     for axis in range(b.ndim) if b.ndim > 1 else ():
         others = tuple(other for other in range(b.ndim) if other != axis)
         power, product = (b**2).sum(axis=others), (a * b).sum(axis=others)
-        if b.shape[axis] > 1 and (np.abs(product - power) > 0.04 * power).any():
+        scale = np.divide(product, power, out=np.ones_like(power), where=power > 0)
+        apart = ((a - b * np.expand_dims(scale, others)) ** 2).mean(axis=others)
+        by_chance = CHANCE * np.sqrt(np.maximum(apart, apart.mean()) * power)
+        far = np.abs(product - power) > np.maximum(0.04 * power, by_chance)
+        if b.shape[axis] > 1 and far.any():
             return False
     return True
 

@@ -15,6 +15,7 @@ from mlprogram.analysis.aliases import uses
 from mlprogram.analysis.constants import Constants
 from mlprogram.package.description import Feature
 from mlprogram.package.function import Operation
+from mlprogram.package.values import Constant
 from mlprogram.run.pipeline import Suppression, open_model
 import numpy as np
 
@@ -53,10 +54,10 @@ class PackageRun:
         return "fp16" in set(types)
 
     @property
-    def compressed(self) -> set[str]:
-        """The names of weights that are stored in fewer than 16 bits."""
+    def compressed(self) -> dict[str, int]:
+        """The weights that are stored in fewer than 16 bits, by name, and in how many."""
         found = (o for o in self.operations(constant=True) if o.type.startswith("constexpr_"))
-        return {name for operation in found for name, _ in operation.outputs}
+        return {name: _bits(operation) for operation in found for name, _ in operation.outputs}
 
     def operations(self, constant: bool = False) -> Iterator[Operation]:
         """The ops of all programs that compute, or those that are constants."""
@@ -124,6 +125,18 @@ class PackageRun:
             if value := self.value(name):
                 found[name] = value
         return found
+
+
+def _bits(operation: Operation) -> int:
+    """The bits of a number of a compressed weight; 8 where that is not plain to see."""
+    sizes = {key: items[0].type for key, items in operation.inputs.items()
+             if isinstance(items[0], Constant)}  # fmt: skip
+    if "lut" in sizes:
+        entries = sizes["lut"].sizes[-2:][0]  # (n,), or since iOS 18 (..., n, vector)
+        return (entries - 1).bit_length()
+    if "data" in sizes:
+        return int(sizes["data"].dtype.lstrip("uint"))
+    return 8
 
 
 def _coarse(program: MLProgram) -> set[str]:

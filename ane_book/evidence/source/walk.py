@@ -33,7 +33,7 @@ __all__ = ["Walk", "rounded"]
 #: The largest error of an op of which nothing was rounded: only the order of sums differs.
 TIGHT = 5e-5
 #: The largest error of an op whose weights are stored in fewer than 16 bits, where it is not seen
-#: that they are the source's.
+#: that they are the source's. Of those that a norm may be folded into, each bit below 6 doubles it.
 COMPRESSED = 3e-2
 #: How far a value is put off to see whether what follows shows it, in tolerances of an op.
 NUDGE = 5
@@ -60,7 +60,7 @@ class Walk:
     depend on an input. ends: each output of the source that is compared, and the package's value
     that has to equal it (None: any value may). stored: the package's constants that the
     source computes with as well. half: whether numbers are stored in half precision. compressed:
-    its constants in fewer bits. loosest: the largest error of an op that is no fault.
+    the bits of its constants in fewer. loosest: the largest error of an op that is no fault.
     """
 
     def __init__(
@@ -72,12 +72,17 @@ class Walk:
         ends: Mapping[str, PackageValue | None],
         stored: Collection[str] = (),
         half: bool = False,
-        compressed: Collection[str] = (),
+        compressed: Mapping[str, int] | None = None,
     ):
         self.source, self.index, self.ends = source, index, dict(ends)
         self.stored, self.half = set(stored), half
-        self.compressed = set(compressed) - self.stored
-        self.loosest = max(index.tolerance, COMPRESSED if self.compressed else 0)
+        folds = any("batch" in n.op.lower() and "norm" in n.op.lower() for n in source.nodes)
+        self.rooms = {
+            name: COMPRESSED * 2 ** (max(0, 6 - bits) * folds)
+            for name, bits in (compressed or {}).items()
+            if name not in self.stored
+        }
+        self.loosest = max([index.tolerance, *self.rooms.values()])
         self.values: dict[str, Any] = dict(constants) | dict(inputs)
         self.own: dict[str, Any] = {}  # what a node made, before the package's stood in its place
         self.matches: dict[str, ValueMatch] = {}
@@ -166,9 +171,8 @@ class Walk:
         """How far a value of the package may be off: by what the converter may have computed,
         rounded or compressed behind it and past none that agrees, and the source has not."""
         constants = {name for each in self._behind(value)[1] for name in each.constants}
-        if constants & self.compressed:
-            return self.loosest
-        return self.index.tolerance if constants - self.stored else self.tight
+        usual = self.index.tolerance if constants - self.stored else self.tight
+        return max([usual, *(self.rooms[name] for name in constants & self.rooms.keys())])
 
     def _behind(self, value: PackageValue) -> tuple[set[str], list[PackageValue]]:
         """The values of the package that agree and that one is made of; and what lies between, the

@@ -5,6 +5,7 @@ nothing; an unknown field is refused as OpenAI does it.
 """
 
 from collections.abc import Sequence
+import re
 from typing import Annotated, Any, Literal, cast
 
 from ane_book.options import Effort, Real, Whole
@@ -20,7 +21,7 @@ from ane_book.serve.api.tools import (
 )
 from ane_book.serve.generation import Ask
 from ane_book.text.tools import Calling
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 __all__ = [
     "Chat",
@@ -61,11 +62,20 @@ FORMS = {
     "content": 'a text, or a list of {"type": "text", "text": ...}',
 }
 
+
+def _plain_integer(key: Any) -> Any:
+    """A key, which pydantic would also take as " 5", "1_0" and "5.0", two of them for one token."""
+    if isinstance(key, str) and not re.fullmatch("-?(0|[1-9][0-9]*)", key):
+        raise ValueError("Input should be a valid integer, in digits alone")
+    return key
+
+
 # A list is given up at its first fault: one for each of a million items takes minutes, in which
 # nobody else is answered.
 Ids = Annotated[list[Whole], Field(fail_fast=True, min_length=1)]
 Texts = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=2048)]
 Lists = Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=2048)]
+TokenId = Annotated[int, BeforeValidator(_plain_integer)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 Calls = Annotated[list[EarlierCall], Field(fail_fast=True, max_length=MOST_TOOLS)]
 Prompt = str | Texts | Ids | Lists
@@ -113,7 +123,7 @@ class _Sampled(_Request):
     min_p: Real | None = Field(None, ge=0, le=1, description="Beyond OpenAI, as vLLM has it.")
     presence_penalty: Real = Field(0.0, ge=-2, le=2)
     frequency_penalty: Real = Field(0.0, ge=-2, le=2)
-    logit_bias: Annotated[dict[int, Bias], Field(max_length=1024)] = Field({})
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=1024)] = Field({})
     n: Whole = Field(1, ge=1, le=16, description="Answers; the i-th draws with seed + i.")
     seed: Whole | None = Field(None, ge=-(2**63), lt=2**63)
     stop: str | Annotated[list[str], Field(fail_fast=True, max_length=16)] | None = None
