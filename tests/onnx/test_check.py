@@ -36,7 +36,7 @@ def test_the_command_says_what_came_of_each_precision(tmp_path):
     done = ane_book("convert", path, "--out", package)
     assert (done.returncode, done.stdout) == (0, f"{package}\n")
     names, single, half = done.stderr.splitlines()
-    assert names.endswith("identifiers, as Core ML's are: input 'x/0' is 'x_0'")
+    assert names.endswith("so these changed: input 'x/0' is 'x_0'")
     assert single.startswith("check in fp32: agrees with ONNX Runtime to 0 % of")
     assert half.startswith("check in fp16: agrees with ONNX Runtime to 0.0")
     assert half.endswith("% allowed), on random inputs, seed 0")

@@ -55,7 +55,7 @@ def test_a_mask_of_the_least_number_is_not_taken_for_what_half_precision_cannot_
 def test_what_is_refused_what_crashes_and_what_has_no_oracle(tmp_path, monkeypatch):
     path = graph(tmp_path / "a.onnx", ("Det",), shape=(3, 3))
     found = judge(path, {"x": np.eye(3, dtype=np.float32)})
-    assert found["outcome"] == "refused" and found["why"].startswith("UnsupportedOp: a node Det")
+    assert found["outcome"] == "refused" and found["why"].startswith("UnsupportedOp: the node Det")
     monkeypatch.setattr(_verdict, "converted", lambda *_: {}["no such key"])
     assert judge(path, {"x": np.eye(3, dtype=np.float32)})["outcome"] == "crash"
     model = onnx.load(path)
