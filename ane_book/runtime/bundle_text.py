@@ -76,7 +76,7 @@ class BundleText:
         what the template writes beside it, is encoded by itself."""
         if self._text.chat_template is None:
             return value
-        return kept_apart(value, [*self._control], CUT)
+        return kept_apart(value, tuple(self._control), CUT)
 
     def control_tokens(self, token_ids: Sequence[int]) -> list[int]:
         """Those that a stranger's text may not become."""

@@ -5,7 +5,8 @@ read as that marker: `transformers` does so by default. Where strangers write me
 server, `TextProcess.literal` cuts such markers in two, so that they are read as text.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import lru_cache
 import json
 import re
 from typing import Any
@@ -75,7 +76,7 @@ def too_deep(value: Any) -> bool:
     return any(isinstance(each, list | dict) for each in level)
 
 
-def kept_apart(value: Any, markers: Sequence[str], cut: str) -> Any:
+def kept_apart(value: Any, markers: tuple[str, ...], cut: str) -> Any:
     """A JSON value with `cut` around each text that is a part of a marker, or has one at an end: a
     template may write the rest beside it, as in `<{{ key }}>`."""
     if isinstance(value, dict):
@@ -85,17 +86,25 @@ def kept_apart(value: Any, markers: Sequence[str], cut: str) -> Any:
         return [kept_apart(each, markers, cut) for each in value]
     if not isinstance(value, str) or not value or value in STRUCTURE:
         return value
-    alone = any(_joins(value, marker) for marker in markers)
-    return f"{cut}{value}{cut}" if alone else value
+    return f"{cut}{value}{cut}" if _joins(value, markers) else value
 
 
-def _joins(text: str, marker: str) -> bool:
+def _joins(text: str, markers: tuple[str, ...]) -> bool:
     """Whether a text would be a marker with signs, such as brackets, before or behind it, or ends
     or begins as one with a sign does."""
-    name = re.sub(r"^\W+|\W+$", "", marker)
-    parts = [part for n in range(1, len(marker)) for part in ((marker[:n], ""), ("", marker[n:]))]
-    at_an_end = any(
-        text.endswith(first) and text.startswith(last) and re.search(r"\W", first + last)
-        for first, last in parts
+    begins, ends = _parts(markers)
+    longest = max(map(len, markers), default=0)
+    if any(text[-n:] in begins or text[:n] in ends for n in range(1, min(longest, len(text) + 1))):
+        return True
+    return len(text) <= longest and any(
+        text in marker and re.sub(r"^\W+|\W+$", "", marker) in text for marker in markers
     )
-    return at_an_end or (name in text and text in marker)
+
+
+@lru_cache(maxsize=8)
+def _parts(markers: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
+    """The beginnings of markers, and the ends, that have a sign."""
+    pairs = [(marker[:n], marker[n:]) for marker in markers for n in range(1, len(marker))]
+    begins, ends = zip(*pairs, strict=True) if pairs else ((), ())
+    signed = re.compile(r"\W").search
+    return frozenset(filter(signed, begins)), frozenset(filter(signed, ends))
