@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-__all__ = ["NETWORKS", "export", "faulty", "package"]
+__all__ = ["NETWORKS", "export", "faulty", "package", "source_files"]
 
 
 class Cnn(nn.Module):
@@ -188,6 +188,20 @@ def export(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path) -> st
             torch.onnx.export(module, tuple(inputs.values()), path, dynamo=False,
                               input_names=list(inputs), opset_version=17)  # fmt: skip
     return str(path)
+
+
+def source_files(folder: Path, made: Callable, networks: dict) -> Callable[..., str]:
+    """What gives the path of a network's source, by its name and ending, written when first asked
+    for. networks: name -> class and inputs; made: a module of a name."""
+    known: dict[Path, str] = {}
+
+    def source(name: str, ending: str = ".pt2") -> str:
+        path = folder / f"{name}{ending}"
+        if path not in known:
+            known[path] = export(made(name), networks[name][1], path)
+        return known[path]
+
+    return source
 
 
 def package(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path, half: bool, **image):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from _sources import NETWORKS, export, faulty, made, package
+from _sources import NETWORKS, faulty, made, package, source_files
 from ane_book.evidence.source import compare_with_source
 import pytest
 import torch
@@ -106,15 +106,7 @@ FAULTS = {
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
     """The path of a network's source, by its name and ending."""
-    folder, known = tmp_path_factory.mktemp("sources"), {}
-
-    def source(name: str, ending: str = ".pt2") -> str:
-        path = folder / f"{name}{ending}"
-        if path not in known:
-            known[path] = export(made(name), NETWORKS[name][1], path)
-        return known[path]
-
-    return source
+    return source_files(tmp_path_factory.mktemp("sources"), made, NETWORKS)
 
 
 def found(name: str, source: str, tmp_path, half: bool):

@@ -7,7 +7,7 @@ which a norm that follows takes everything away.
 
 from _quiet import QUIET
 from _quiet_faults import FAULTS, Fault
-from _sources import export, package
+from _sources import export, package, source_files
 from ane_book.evidence.source import compare_with_source
 import mlprogram
 import numpy as np
@@ -33,15 +33,7 @@ def made(name: str, fault: Fault | None = None) -> nn.Module:
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
     """The path of a network's source, by its name and ending."""
-    folder, known = tmp_path_factory.mktemp("quiet"), {}
-
-    def source(name: str, ending: str = ".pt2") -> str:
-        path = folder / f"{name}{ending}"
-        if path not in known:
-            known[path] = export(made(name), QUIET[name][1], path)
-        return known[path]
-
-    return source
+    return source_files(tmp_path_factory.mktemp("quiet"), made, QUIET)
 
 
 def compared(name: str, source: str, tmp_path, half: bool, fault: Fault | None = None):
