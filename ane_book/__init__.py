@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from ane_book.bundle import Bundle
     from ane_book.conversion import convert
     from ane_book.conversion.plan import Plan
-    from ane_book.evidence.laws import check
-    from ane_book.evidence.placement import place
     from ane_book.options import RecipeOptions
     from ane_book.reference import reference_models
     from ane_book.runtime import Embedder, Reranker, Session, Tagger
     from ane_book.runtime.backends import Backend
     from mlprogram import MLProgram
+    from mlprogram.ane.laws import check
+    from mlprogram.ane.placement import place
 
 __all__ = [
     "Bundle",
@@ -53,9 +53,9 @@ _HOMES = {
     "Reranker": "ane_book.runtime",
     "Session": "ane_book.runtime",
     "Tagger": "ane_book.runtime",
-    "check": "ane_book.evidence.laws",
+    "check": "mlprogram.ane.laws",
     "convert": "ane_book.conversion",
-    "place": "ane_book.evidence.placement",
+    "place": "mlprogram.ane.placement",
     "reference_models": "ane_book.reference",
 }
 
@@ -108,7 +108,7 @@ def load(
 def plan(model: "str | Path", **recipe: "Unpack[RecipeOptions]") -> "Plan":
     """What a conversion would write, before a weight is read: programs, bytes, calls a token.
 
-    `ane_book.evidence.cost.predict` says what a token then takes on a chip.
+    `mlprogram.ane.cost.predict` says what a token then takes on a chip.
 
     model: as in `convert`. recipe: fields of `ane_book.options.Recipe`.
     """

@@ -15,9 +15,9 @@ import json
 from threading import Thread
 
 from _common import MODEL, bundle, record
-from ane_book.serve.app import create_app
-from ane_book.serve.pool import bundle_model
-from ane_book.serve.server import listener
+from ane_serve.app import create_app
+from ane_serve.pool import bundle_model
+from ane_serve.server import listener
 import jsonschema
 import openai
 import uvicorn

@@ -28,8 +28,8 @@ import time
 from _common import as_installed, record
 import _peer_models
 from _peer_models import CONTEXT, MODELS
-from ane_book.book import roofline
 from ane_book.models import DecoderConfig, find, read_config
+from ane_book_pages import roofline
 import numpy as np
 import torch
 

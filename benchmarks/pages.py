@@ -2,7 +2,7 @@
 
     python benchmarks/pages.py [--rounds 3] [--note "what else ran"] [page ...]
 
-A page tells of such a ratio by `ane_book.book.records.live`. This runs such pages as a build does,
+A page tells of such a ratio by `ane_book_pages.records.live`. This runs such pages as a build does,
 one after another, and writes the median of each ratio over the rounds. Pages that are not named
 keep their figures.
 

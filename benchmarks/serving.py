@@ -11,8 +11,8 @@ import sys
 
 from _common import MODEL, bundle, record, reference_model
 from _transformers_server import served, transformers_app
-from ane_book.bench import InProcess, Server, measure
 from ane_book.runtime import Session
+from ane_serve.bench import InProcess, Server, measure
 
 REPEATS, MOST = 2, 64  # answers to a prompt, tokens of an answer
 

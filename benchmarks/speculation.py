@@ -17,8 +17,8 @@ from collections import defaultdict
 from statistics import geometric_mean
 
 from _common import bundle, record
-from ane_book import claims
 from ane_book.runtime import Result, Session
+from mlprogram.ane import claims
 import numpy as np
 
 K = 8

@@ -18,8 +18,8 @@ import time
 
 from _common import bundle, record
 import ane_book
-from ane_book.book import roofline
 from ane_book.runtime import Session
+from ane_book_pages import roofline
 from mlprogram import MLProgram
 import numpy as np
 

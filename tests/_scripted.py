@@ -11,7 +11,7 @@ from pathlib import Path
 
 from _command import chatty_copy
 from ane_book.bundle import Bundle
-from ane_book.serve.pool import Model, bundle_model
+from ane_serve.pool import Model, bundle_model
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from threading import Thread
 
 from _patience import HANGING, until
-from ane_book.serve.app import create_app
-from ane_book.serve.pool import Model
-from ane_book.serve.server import listener
+from ane_serve.app import create_app
+from ane_serve.pool import Model
+from ane_serve.server import listener
 import uvicorn
 
 

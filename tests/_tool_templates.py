@@ -6,7 +6,7 @@ turns stand there. What they leave out: dates, system prompts of their own, imag
 
 import json
 
-from ane_book.text.tools import ToolForm
+from ane_serve.tools.tools import ToolForm
 
 __all__ = ["SPECIAL", "TOOL_TEMPLATES", "written"]
 

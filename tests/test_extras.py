@@ -17,8 +17,8 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 @pytest.mark.parametrize(
     ("package", "extra", "code"),
     [
-        ("ray", "cluster", "import ane_book.cluster.connection"),
-        ("onnx", "onnx", "from ane_book.onnx.file import load_onnx; load_onnx()"),
+        ("ray", "cluster", "import ane_serve.cluster.connection"),
+        ("onnx", "onnx", "from mlprogram.onnx.file import load_onnx; load_onnx()"),
     ],
 )
 def test_a_package_that_is_missing(package, extra, code):

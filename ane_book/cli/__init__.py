@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 from ane_book import __version__
 from ane_book.cli import options
-from ane_book.cli.bench import bench_command
 from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
 from ane_book.cli.commands import Commands, command, told_to_end
@@ -29,10 +28,11 @@ from ane_book.cli.redact import redact
 from ane_book.cli.report import report_command
 from ane_book.cli.rerank import rerank
 from ane_book.cli.residency import residency_command
-from ane_book.cli.serve import serve
 from ane_book.cli.terminal import RECIPE, SAMPLING, answer
 from ane_book.errors import InvalidInput, printable
 from ane_book.progress import progress_bar
+from ane_serve.cli.bench import bench_command
+from ane_serve.cli.serve import serve
 import typer
 
 __all__ = ["app"]
@@ -100,7 +100,7 @@ def convert(
     import ane_book
 
     if to == "coreai":
-        from ane_book.coreai import check_installed
+        from mlprogram.coreai import check_installed
 
         check_installed()  # before a conversion, not after it
     if is_graph(model, out):
@@ -125,7 +125,7 @@ def convert(
             model, out=out, source=source, force=force, progress=progress, **recipe
         )
     if to == "coreai":
-        from ane_book.coreai import add_assets
+        from mlprogram.coreai import add_assets
 
         add_assets(bundle)
     print(bundle.path)
@@ -311,7 +311,7 @@ def save_command(
     """Write a model as a package, compiled, or for Core AI."""
     existing(source)
     if target.suffix == ".aimodel":
-        from ane_book.coreai import save_asset
+        from mlprogram.coreai import save_asset
 
         save_asset(source, target)
     elif target.suffix in (".mlpackage", ".mlmodelc"):

@@ -17,11 +17,11 @@ import typer
 
 if TYPE_CHECKING:
     from ane_book.bundle import Bundle
-    from ane_book.evidence.laws import LawReport
-    from ane_book.evidence.laws.rule import Severity
     from ane_book.evidence.numerics import Numerics
     from ane_book.evidence.parity import Parity
     from ane_book.evidence.text_side import TextFinding
+    from mlprogram.ane.laws import LawReport
+    from mlprogram.ane.laws.rule import Severity
 
 __all__ = ["check"]
 
@@ -86,7 +86,7 @@ def check(
     Exit code 0: nothing as grave as --fail-on was found, and parity and numerics hold where they
     were asked for; 1: not so.
     """
-    from ane_book.evidence import laws
+    from mlprogram.ane import laws
 
     chosen = laws.load(rules) if rules else None
     path = path_of(package)
@@ -158,14 +158,14 @@ def _texts(bundle: "Bundle", source: str | None) -> "list[TextFinding]":
 
 
 def _fails(texts: "list[TextFinding]", level: "Severity") -> bool:
-    from ane_book.evidence.laws.rule import SEVERITIES
+    from mlprogram.ane.laws.rule import SEVERITIES
 
     grave = SEVERITIES[: SEVERITIES.index(level) + 1]
     return any(finding.severity in grave for finding in texts)
 
 
 def _text(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None") -> str:
-    from ane_book.evidence.laws.report import counted
+    from mlprogram.ane.laws.report import counted
 
     width = min(100, get_terminal_size((100, 24)).columns)
     wrapped = [
@@ -196,7 +196,7 @@ def _sarif(report: "LawReport", texts: "list[TextFinding]") -> dict:
 
 
 def _text_annotations(path: Path, texts: "list[TextFinding]") -> list[str]:
-    from ane_book.evidence.laws.report import annotation
+    from mlprogram.ane.laws.report import annotation
 
     file = str(path / "manifest.json")
     return [annotation(one.severity, file, 0, one.name, one.text) for one in texts]
@@ -211,7 +211,7 @@ def _facts(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None
 
 def _annotation(path: Path, held: "Parity | None") -> list[str]:
     """The annotation for GitHub of a bundle that failed parity, in a list; else []."""
-    from ane_book.evidence.laws.report import annotation
+    from mlprogram.ane.laws.report import annotation
 
     if held is None or held.passed:
         return []

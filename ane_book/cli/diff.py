@@ -84,7 +84,7 @@ def diff_command(
         refuse_bundle(existing(path))
         refuse_weights(path)
     if source:
-        from ane_book.evidence.source import compare_with_source
+        from mlprogram.onnx.source import compare_with_source
 
         held = compare_with_source(
             a, source, function, inputs, precision, tolerance, seed,
@@ -94,7 +94,7 @@ def diff_command(
         raise typer.Exit(0 if held.equal else 1)
     limit = 0.01 if tolerance is None else tolerance
     if backend:
-        from ane_book.coreai.compare import compare_with_executor
+        from mlprogram.coreai.compare import compare_with_executor
 
         found = compare_with_executor(a, function, inputs, precision, limit, seed)
     else:

@@ -24,7 +24,7 @@ def explain_command(
 
     With the threads that report it. Exit code 1: the index does not have it.
     """
-    from ane_book.claims import known_errors
+    from mlprogram.ane.claims import known_errors
 
     said = sys.stdin.read() if text == "-" else text
     if not said.strip():

@@ -34,7 +34,7 @@ Inputs = Annotated[
 def is_graph(model: str, out: Path | None) -> bool:
     """Whether to convert a model to a single package: an .onnx graph that is not a language model,
     or whose output is named .mlpackage (a bundle is a folder)."""
-    from ane_book.onnx.decoder import is_bundle
+    from ane_book.weights.onnx import is_bundle
 
     if not model.endswith(".onnx"):
         return False
@@ -55,7 +55,7 @@ def convert_onnx(
 
     no: options that apply only to language models; raises InvalidInput if one is given.
     """
-    from ane_book.onnx.graph import convert_graph
+    from mlprogram.onnx.graph import convert_graph
     from mlprogram.package.description import load_inputs
 
     if given := [name for name, value in no.items() if value is not None]:
@@ -73,7 +73,7 @@ def convert_onnx(
 
 
 def _check(model: str, package: Path, arrays: dict | None) -> None:
-    from ane_book.onnx.check import check_graph
+    from mlprogram.onnx.check import check_graph
 
     for verdict in check_graph(model, package, arrays):
         head = "warning: " if verdict.agrees is False else ""

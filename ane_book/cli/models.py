@@ -53,9 +53,9 @@ def plan_command(
 ) -> None:
     """Show how a model would be cut, without its weights."""
     import ane_book
-    from ane_book.cluster.plan import split
-    from ane_book.evidence import cost
-    from ane_book.evidence.cost.devices import find_device
+    from ane_serve.cluster.plan import split
+    from mlprogram.ane import cost
+    from mlprogram.ane.cost.devices import find_device
     from mlprogram.tables import headed
 
     planned = ane_book.plan(model, **recipe)
@@ -108,9 +108,9 @@ def _numbers(planned: "Plan") -> dict:
 
 def _predicted(planned: "Plan", chip: str) -> dict:
     """The prediction: both ends of each range, the claims behind it, each tier's rate by slots."""
-    from ane_book.evidence.cost import predict
-    from ane_book.evidence.cost.model import not_predicted
-    from ane_book.evidence.cost.quoted import quoted
+    from mlprogram.ane.cost import predict
+    from mlprogram.ane.cost.model import not_predicted
+    from mlprogram.ane.cost.quoted import quoted
 
     estimate = predict(planned, chip)
     rates = {S: predict(tier, chip).tokens_s for S, tier in planned.tiers.items()}

@@ -12,8 +12,8 @@ from ane_book.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:
-    from ane_book.evidence.mac.plan import CoreMLPlan
-    from ane_book.evidence.placement import Placement
+    from mlprogram.ane.mac.plan import CoreMLPlan
+    from mlprogram.ane.placement import Placement
 
 __all__ = ["place_command"]
 
@@ -44,7 +44,7 @@ def place_command(
     Of a package, or of every program in a bundle's folder, with the CPU and the Neural Engine. By
     the rule of its planner and what that is known to believe; on a Mac also what it plans.
     """
-    from ane_book.evidence.mac.plan import read_plan
+    from mlprogram.ane.mac.plan import read_plan
 
     placements = _placements(path_of(path), chip, function)
     plans = [read_plan(each.package, each.function) for each in placements]
@@ -55,7 +55,7 @@ def place_command(
 
 def _facts(placements: "list[Placement]", plans: "list[CoreMLPlan]") -> dict | list[dict]:
     """The facts of a program, or a list of them if there are several."""
-    from ane_book.evidence.placement.edits import edits
+    from mlprogram.ane.placement.edits import edits
 
     facts = [
         each.facts | {"edits": [e.facts for e in edits(each)], "actual": plan.facts(each)}
@@ -76,9 +76,9 @@ def _text(placements: "list[Placement]", plans: "list[CoreMLPlan]", ops: bool) -
 
 def _placements(path: Path, chip: str, function: str | None) -> "list[Placement]":
     """The placement of a package's default function, or of every one in a folder or pipeline."""
-    from ane_book.evidence.laws import packages_of
-    from ane_book.evidence.placement import place
-    from ane_book.evidence.placement.placed import find_functions
+    from mlprogram.ane.laws import packages_of
+    from mlprogram.ane.placement import place
+    from mlprogram.ane.placement.placed import find_functions
     from mlprogram.package.reader import read_programs
 
     found, placements = packages_of(path), []
@@ -110,8 +110,8 @@ def _percent(one: float, other: float) -> str:
 
 def _overview(placements: "list[Placement]") -> str:
     """A line for each program, and whether merging those that are too small would pay."""
-    from ane_book.evidence.placement.edits import merged
-    from ane_book.evidence.placement.placed import UNITS
+    from mlprogram.ane.placement.edits import merged
+    from mlprogram.ane.placement.placed import UNITS
     from mlprogram.tables import table
 
     rows = [
@@ -130,8 +130,8 @@ def _overview(placements: "list[Placement]") -> str:
 
 
 def _summary(placement: "Placement", plan: "CoreMLPlan") -> str:
-    from ane_book.evidence.placement.edits import edits
-    from ane_book.evidence.placement.placed import UNITS
+    from mlprogram.ane.placement.edits import edits
+    from mlprogram.ane.placement.placed import UNITS
 
     best, worst, devices = placement.best, placement.worst, placement.devices
     counts = ", ".join(

@@ -10,7 +10,7 @@ from ane_book.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:
-    from ane_book.evidence.mac.residency import Residency
+    from ane_book.evidence.residency import Residency
 
 __all__ = ["residency_command"]
 
@@ -36,7 +36,7 @@ def residency_command(
     is resident; 1: one is not; 3: unmeasured, since this is no Mac with an engine.
     """
     from ane_book.evidence.inspect import is_bundle, refuse_weights
-    from ane_book.evidence.mac.residency import bundle_level, measure_each
+    from ane_book.evidence.residency import bundle_level, measure_each
     from mlprogram.package.container import open_container
 
     place = path_of(path)
@@ -58,7 +58,7 @@ def residency_command(
 
 
 def _lines(found: "dict[str, Residency]") -> Iterator[str]:
-    from ane_book.claims.known_errors import explain
+    from mlprogram.ane.claims.known_errors import explain
 
     for key, one in found.items():
         yield f"{key}: {one.verdict}: {one.reason}"

@@ -16,7 +16,6 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from ane_book import claims
 from ane_book.bundle import Bundle
 from ane_book.bundle.parts import Part
 from ane_book.errors import InvalidBundle, InvalidInput
@@ -26,6 +25,7 @@ from ane_book.runtime import Embedder, Session
 from ane_book.runtime.backends import LoadedFunction, MILBackend
 from ane_book.runtime.tags import Tagger
 from mlprogram import MLProgram
+from mlprogram.ane import claims
 from mlprogram.compare import diff, percent
 from mlprogram.run.precision import FAULTS
 from mlprogram.tables import table

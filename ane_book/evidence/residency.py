@@ -5,7 +5,7 @@
 
 A child process compiles and loads the package, asks Core ML for its plan, predicts on the CPU
 alone, with the GPU and with the engine, and then 500 times more (the soak).
-`ane_book.evidence.mac.verdict` judges what it reports. On another machine the verdict is
+`mlprogram.ane.mac.verdict` judges what it reports. On another machine the verdict is
 `unmeasured`, with the reason.
 
 A package of a bundle gets the inputs of the bundle's golden tokens: their hidden state, the host's
@@ -26,12 +26,12 @@ from ane_book.bundle.parts import Part
 from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.evidence.inspect import is_bundle
 from ane_book.evidence.levels import level
-from ane_book.evidence.mac import child
-from ane_book.evidence.mac.verdict import Residency, judge
 from ane_book.evidence.parity.locate import known_inputs
 from ane_book.layout import layout_of
 from ane_book.runtime.backends import COMPUTE_UNITS
 from mlprogram import MLProgram, Pipeline
+from mlprogram.ane.mac import child
+from mlprogram.ane.mac.verdict import Residency, judge
 from mlprogram.run.pipeline import open_model
 import numpy as np
 

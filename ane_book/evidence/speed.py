@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 from ane_book.bundle import Bundle
-from ane_book.evidence.mac import child
 from ane_book.runtime import Embedder, Reranker, Session, Tagger
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend
+from mlprogram.ane.mac import child
 
 __all__ = ["EXECUTOR", "measure_speed", "tell_speed"]
 

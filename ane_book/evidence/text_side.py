@@ -25,10 +25,10 @@ from typing import Any
 
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
-from ane_book.evidence.laws.rule import Severity
 from ane_book.text.process import TextProcess
 from ane_book.weights import open_source
 from ane_book.weights.scales import static_activations
+from mlprogram.ane.laws.rule import Severity
 
 __all__ = ["TextFinding", "check_text_side"]
 

@@ -237,7 +237,7 @@ def choose_backend(name: Backend | str | None = None, precision: str = "fp16") -
     if name not in (None, "mil", "coreml", "coreai"):
         raise InvalidInput(f'backend must be "mil", "coreml" or "coreai", not {name!r}')
     if name == "coreai":
-        from ane_book.coreai.run import CoreAIBackend
+        from mlprogram.coreai.run import CoreAIBackend
 
         return CoreAIBackend(precision)
     if name == "coreml" and precision != "fp16":

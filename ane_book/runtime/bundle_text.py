@@ -47,7 +47,7 @@ class BundleText:
         """The prompt's token ids: through the chat template, or as plain text without one.
 
         plain: leave the template out, to continue a text. tools: for the template, as OpenAI's
-        clients give them (`ane_book.text.tools`). effort: how much the model is to think, where
+        clients give them (`ane_serve.tools.tools`). effort: how much the model is to think, where
         the template has a switch for it (`options.Sampling.reasoning_effort`). The model's control
         tokens in messages are read as `transformers` reads them, unless `literal` made them text.
         """

@@ -25,7 +25,7 @@ from ane_book.extras import missing
 from ane_book.text.chat import DEEPEST, too_deep
 from ane_book.text.process import check_text
 from ane_book.text.schemas import SPACED, check_numbers
-from ane_book.text.tools import end_of_thought
+from ane_serve.tools.tools import end_of_thought
 import numpy as np
 
 try:

@@ -50,7 +50,7 @@ class Session(BundleText):
     backend: "mil", "coreml", a `Backend` of your own, or None for Core ML where it can run and the
     executor elsewhere. A backend object brings its own precision.
     force: open a bundle that failed parity by its evidence.json, too.
-    runner: what runs the programs, if not this process (`ane_book.cluster`).
+    runner: what runs the programs, if not this process (`ane_serve.cluster`).
 
     One call or stream at a time: a second one, of another thread or between two pieces of a stream,
     raises SessionBusy. Sessions of one bundle may run at the same time, each in its own thread.

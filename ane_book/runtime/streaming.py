@@ -8,7 +8,7 @@ joined, is what decoding all tokens at once gives, cut at the first stop string.
 from collections.abc import Mapping
 from typing import Protocol
 
-from ane_book.text.calls import overlap
+from ane_serve.tools.calls import overlap
 
 __all__ = ["TextStream", "TokenDecoder"]
 

@@ -16,7 +16,7 @@ as PyTorch stores it.
     sentences.py      the settings of sentence-transformers beside an encoder
     tokenizer.py      tokenizer.json made from a GGUF's metadata
 
-`ane_book.onnx.decoder` reads folders of ONNX Runtime GenAI and transformers.js: a graph with
+`ane_book.weights.onnx` reads folders of ONNX Runtime GenAI and transformers.js: a graph with
 tensors beside it.
 
 Letters: see `ane_book.models.base`.
@@ -56,8 +56,8 @@ def open_source(path: str | Path) -> WeightSource:
 
 
 def _open(path: Path) -> WeightSource:
-    from ane_book.onnx.decoder import OnnxSource, is_bundle
     from ane_book.weights.gguf import GGUFSource
+    from ane_book.weights.onnx import OnnxSource, is_bundle
     from ane_book.weights.safetensors import SafetensorsSource
 
     if path.is_dir():

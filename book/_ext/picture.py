@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ane_book.book import records
-from ane_book.book.figures import bars, use_style
+from ane_book_pages import records
+from ane_book_pages.figures import bars, use_style
 import matplotlib
 
 matplotlib.use("Agg")

@@ -12,9 +12,9 @@ import sys
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.cli.demo import present
-from ane_book.evidence import laws
 from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session
+from mlprogram.ane import laws
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ane_book.book.cost_published import Figure, Role
-from ane_book.book.fit import asked, by_model, bytes_ms, within
-from ane_book.evidence.cost.model import Interval, predict
+from mlprogram.ane.cost.model import Interval, predict
+
+from ane_book_pages.cost_published import Figure, Role
+from ane_book_pages.fit import asked, by_model, bytes_ms, within
 
 __all__ = ["Beside", "beside", "by_bytes", "predictable", "width"]
 

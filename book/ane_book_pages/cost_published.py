@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ane_book.claims import GRADES
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost.chips import BORROWED, chips
-from ane_book.evidence.cost.model import TokenWork
+from mlprogram.ane.claims import GRADES
+from mlprogram.ane.cost.chips import BORROWED, chips
+from mlprogram.ane.cost.model import TokenWork
 
 __all__ = ["Figure", "Role", "decode_figures", "read_rows"]
 

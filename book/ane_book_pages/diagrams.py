@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from ane_book.book.figures import COLORS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 import matplotlib.pyplot as plt
+
+from ane_book_pages.figures import COLORS
 
 __all__ = [
     "blocks",
@@ -319,7 +320,7 @@ def shards(parts: Sequence[tuple[str, int]], limit: int) -> Figure:
 
 def residency() -> Figure:
     """The conditions for calling a model resident on the engine, in the order of
-    `ane_book.evidence.mac.verdict`."""
+    `mlprogram.ane.mac.verdict`."""
     return _questions([
         ("the process ends by itself", "crashed, hung, memory"),
         ("the engine's compiler takes it", "refused"),

@@ -14,9 +14,10 @@ from string import Formatter
 import tomllib
 from typing import Any, Literal, get_args
 
-from ane_book import claims
-from ane_book.book import records
 from ane_book.errors import InvalidInput
+from mlprogram.ane import claims
+
+from ane_book_pages import records
 
 __all__ = ["Experiment", "Verdict", "for_a_mac", "own", "published"]
 

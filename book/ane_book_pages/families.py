@@ -16,9 +16,9 @@ from typing import Any
 from ane_book.conversion.plan import Plan, plan
 from ane_book.conversion.recipe import make_recipe
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
-from ane_book.evidence.placement import place
 from ane_book.models import find, read_config
 from ane_book.models.base.decoder import block_weights
+from mlprogram.ane.placement import place
 import numpy as np
 
 __all__ = ["FAMILIES", "Family", "family"]

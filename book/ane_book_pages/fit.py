@@ -15,12 +15,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ane_book.book.cost_published import Figure
-from ane_book.claims import Claim, find
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost.chips import find_chip
-from ane_book.evidence.cost.model import PER_MS, TokenWork, predict
+from mlprogram.ane.claims import Claim, find
+from mlprogram.ane.cost.chips import find_chip
+from mlprogram.ane.cost.model import PER_MS, TokenWork, predict
 import numpy as np
+
+from ane_book_pages.cost_published import Figure
 
 __all__ = [
     "Fitted",

@@ -7,8 +7,9 @@
 
 from itertools import pairwise
 
-from ane_book.book.diagrams import arrow, box, canvas, down, elbow, note
 from matplotlib.figure import Figure
+
+from ane_book_pages.diagrams import arrow, box, canvas, down, elbow, note
 
 __all__ = ["STEPS", "layer"]
 

@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping
 from math import log, log2
 from typing import Any
 
-from ane_book.book.placement_networks import NetworkPlan
-from ane_book.book.placement_published import PublishedGraph
-from ane_book.evidence.placement.estimator import OpWork, Roof, features, work
-from ane_book.evidence.placement.graph import GraphOp
-from ane_book.evidence.placement.path import ANE
+from mlprogram.ane.placement.estimator import OpWork, Roof, features, work
+from mlprogram.ane.placement.graph import GraphOp
+from mlprogram.ane.placement.path import ANE
+
+from ane_book_pages.placement_networks import NetworkPlan
+from ane_book_pages.placement_published import PublishedGraph
 
 __all__ = ["ROOFS", "fit", "fit_own"]
 

@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from statistics import median, quantiles
 
-from ane_book.book.placement_fit import ROOFS, fit
-from ane_book.book.placement_networks import NetworkPlan
-from ane_book.book.placement_published import Predict, PublishedGraph, judge, sums
-from ane_book.evidence.placement.estimator import Estimator, Range, work
-from ane_book.evidence.placement.graph import GraphOp
-from ane_book.evidence.placement.path import ANE
-from ane_book.evidence.placement.placed import place_ops
-from ane_book.evidence.placement.support import Support, support, table
+from mlprogram.ane.placement.estimator import Estimator, Range, work
+from mlprogram.ane.placement.graph import GraphOp
+from mlprogram.ane.placement.path import ANE
+from mlprogram.ane.placement.placed import place_ops
+from mlprogram.ane.placement.support import Support, support, table
+
+from ane_book_pages.placement_fit import ROOFS, fit
+from ane_book_pages.placement_networks import NetworkPlan
+from ane_book_pages.placement_published import Predict, PublishedGraph, judge, sums
 
 __all__ = ["LEAST", "Errors", "LeftOut", "half_left_out", "halves", "networks_left_out", "spread"]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import json
 from pathlib import Path
 
-from ane_book.evidence.placement.estimator import Roof, work
-from ane_book.evidence.placement.graph import GraphOp, bytes_of
-from ane_book.evidence.placement.path import ANE
+from mlprogram.ane.placement.estimator import Roof, work
+from mlprogram.ane.placement.graph import GraphOp, bytes_of
+from mlprogram.ane.placement.path import ANE
 from mlprogram.package.values import TensorType
 
 __all__ = ["MOVED", "NetworkPlan", "op_facts", "read_plans"]

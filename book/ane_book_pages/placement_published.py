@@ -13,9 +13,9 @@ import json
 from pathlib import Path
 import re
 
-from ane_book.evidence.placement.estimator import work
-from ane_book.evidence.placement.graph import GraphOp
-from ane_book.evidence.placement.path import ANE, shortest
+from mlprogram.ane.placement.estimator import work
+from mlprogram.ane.placement.graph import GraphOp
+from mlprogram.ane.placement.path import ANE, shortest
 from mlprogram.package.values import TensorType
 
 __all__ = ["Predict", "PublishedGraph", "judge", "read_graphs", "sums"]

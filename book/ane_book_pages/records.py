@@ -1,6 +1,6 @@
 """What the benchmarks have measured: the files of the repository's `research/`.
 
-    from ane_book.book import records
+    from ane_book_pages import records
 
     records.read("measurements/decode.json")["results"]
 

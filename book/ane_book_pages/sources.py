@@ -1,6 +1,6 @@
 """The sources of the claims: a phrase for each, its chips, and how it accessed the engine.
 
-    from ane_book.book import sources
+    from ane_book_pages import sources
 
     source = sources.of(claims.find("axis-most").support[0])
     source.text      # "Bryngelson's Python package that programs the engine directly"
@@ -18,9 +18,9 @@ from pathlib import Path
 import re
 import tomllib
 
-from ane_book.claims import Citation, Claim
-from ane_book.claims import load as load_claims
 from ane_book.errors import InvalidInput
+from mlprogram.ane.claims import Citation, Claim
+from mlprogram.ane.claims import load as load_claims
 
 __all__ = [
     "INSIDE",

@@ -16,8 +16,8 @@ from pathlib import Path
 import sys
 import tempfile
 
-from ane_book.onnx.graph import convert_graph
 from mlprogram import MLProgram
+from mlprogram.onnx.graph import convert_graph
 from mlprogram.package.reader import Package
 import numpy as np
 import onnx

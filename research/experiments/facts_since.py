@@ -9,7 +9,7 @@ import sys
 import tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
-CLAIMS = "ane_book/claims/claims.toml"
+CLAIMS = "mlprogram/src/mlprogram/ane/claims/claims.toml"
 #: What a claim says, beside its sources.
 PARTS = ("statement", "value", "unit", "grade", "chip", "os", "condition")
 

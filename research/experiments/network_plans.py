@@ -14,8 +14,8 @@ import json
 from pathlib import Path
 import tempfile
 
-from ane_book.book.placement_networks import op_facts
-from ane_book.evidence.placement.graph import GraphOp, read_ops
+from ane_book_pages.placement_networks import op_facts
+from mlprogram.ane.placement.graph import GraphOp, read_ops
 from mlprogram.package.reader import Package
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,13 +19,13 @@ import os
 from pathlib import Path
 import tempfile
 
-from ane_book.book.placement_judged import LEAST
-from ane_book.evidence.placement import Placement, place
-from ane_book.evidence.placement.estimator import Estimator, chips
-from ane_book.evidence.placement.placed import place_ops
+from ane_book_pages.placement_judged import LEAST
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import Function, Program, types
+from mlprogram.ane.placement import Placement, place
+from mlprogram.ane.placement.estimator import Estimator, chips
+from mlprogram.ane.placement.placed import place_ops
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,15 +5,15 @@ Both sides come from the registry of claims, the experiments from the scripts be
 
 from pathlib import Path
 
-from ane_book import claims
-from ane_book.book.experiments import asked
+from ane_book_pages.experiments import asked
+from mlprogram.ane import claims
 
 FOLDER = Path(__file__).parent
 HEAD = """# Claims with evidence on both sides
 
 Nobody of this project has measured any of these. Each has a script that would settle it on a Mac;
 `ane-book report` runs them all, and `--dry-run` runs one without a Mac. This file is written by
-`make notes` from `ane_book/claims/claims.toml`.
+`make notes` from `mlprogram/src/mlprogram/ane/claims/claims.toml`.
 """
 
 

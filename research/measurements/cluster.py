@@ -16,10 +16,10 @@ import time
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import bundle, record
-from ane_book.cluster.connection import joined
-from ane_book.cluster.layout import crossing
-from ane_book.cluster.pipeline import ClusterPipeline
 from ane_book.runtime import Session
+from ane_serve.cluster.connection import joined
+from ane_serve.cluster.layout import crossing
+from ane_serve.cluster.pipeline import ClusterPipeline
 import torch
 
 LIMIT, NODES, PROMPT, NEW_TOKENS, ROUNDS = "75MB", (2, 3), 40, 16, 5

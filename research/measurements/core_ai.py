@@ -30,7 +30,7 @@ from unittest.mock import patch
 import venv
 
 ROOT = Path(__file__).parents[2]
-sys.path += [str(ROOT / folder) for folder in ("benchmarks", "tests", "tests/core_ai")]
+sys.path += [str(ROOT / folder) for folder in ("benchmarks", "tests", "tests/coreai")]
 
 from _asset_damage import KINDS
 from _common import MEASUREMENTS, MODEL, STARTED, bundle, record, weights_file
@@ -40,14 +40,14 @@ from ane_book import MLProgram, convert
 from ane_book.bundle import Bundle
 from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import PackageWriter
-from ane_book.coreai import add_assets, check_installed, save_asset
-from ane_book.coreai.run import CoreAIBackend
 from ane_book.errors import AneBookError
 from ane_book.host import causal_mask
 from ane_book.models import find, read_config
 from ane_book.models.base.decoder import block_weights
 from ane_book.runtime import Session
 from ane_book.weights import open_source
+from mlprogram.coreai import add_assets, check_installed, save_asset
+from mlprogram.coreai.run import CoreAIBackend
 import numpy as np
 import op_tests
 import torch

@@ -33,11 +33,11 @@ MODULES = (
     "cli/report.py",
     "device.py",
 )
-WHOLE = "tests/evidence/mac/test_as_a_mac.py"  # the commands, as on a Mac
+WHOLE = "tests/ane/mac/test_as_a_mac.py"  # the commands, as on a Mac
 TESTS = (
-    "tests/evidence/mac/test_residency.py",
-    "tests/evidence/mac/test_coreml_plan.py",
-    "tests/evidence/mac/test_compiler_lines.py",
+    "tests/ane/mac/test_residency.py",
+    "tests/ane/mac/test_coreml_plan.py",
+    "tests/ane/mac/test_compiler_lines.py",
     "tests/evidence/test_report.py",
     "tests/evidence/test_experiments.py",
     "tests/runtime/test_backends.py",

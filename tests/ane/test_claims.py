@@ -3,10 +3,10 @@
 import ast
 from pathlib import Path
 
-from ane_book import claims
 from ane_book.conversion.plan import limits
 from ane_book.conversion.quantize import scheme_warning
 from ane_book.errors import InvalidInput
+from mlprogram.ane import claims
 import pytest
 
 SOUND = """

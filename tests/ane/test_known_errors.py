@@ -4,9 +4,9 @@ import json
 import re
 
 from _command import ane_book
-from ane_book.claims import known_errors
 from ane_book.errors import InvalidInput
-from ane_book.evidence.mac.verdict import REFUSALS
+from mlprogram.ane.claims import known_errors
+from mlprogram.ane.mac.verdict import REFUSALS
 import pytest
 
 ENTRY = """

@@ -8,7 +8,7 @@ somewhere: as a value, in a statement, or in what a source says.
 from pathlib import Path
 import re
 
-from ane_book import claims
+from mlprogram.ane import claims
 import pytest
 
 BOOK = Path(__file__).parents[2] / "book"
@@ -79,7 +79,7 @@ def strangers(text: str, where: str) -> list[str]:
 def test_numbers_about_the_engine_are_the_registrys(page):
     found = strangers(page.read_text(encoding="utf-8"), f"book/{page.name}")
     assert not found, (
-        "a number about the Neural Engine that ane_book/claims/claims.toml does not have: put it "
+        "a number about the Neural Engine that claims.toml of mlprogram.ane does not have: put it "
         "there with its source, or glue what a cell computes\n" + "\n".join(found)
     )
 

@@ -74,7 +74,7 @@ class TestPages:
         for source, loaded, shown in found.pictures:
             assert loaded > 0, f"{source} did not load"
             assert shown <= PHONE["width"]
-            # ane_book.book.figures draws 12 pt text at 200 dpi: 33 pixels of the file.
+            # ane_book_pages.figures draws 12 pt text at 200 dpi: 33 pixels of the file.
             shrunk = 33 * shown / loaded
             assert not source.endswith(".png") or shrunk >= 10, (
                 f"{source}: text is {shrunk:.0f} px high on a phone; draw it at most 6 inches wide"

@@ -1,9 +1,9 @@
 """Who stands behind the claims: every source of the registry has its phrase, and no other."""
 
-from ane_book import claims
-from ane_book.book import sources
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost import chips
+from ane_book_pages import sources
+from mlprogram.ane import claims
+from mlprogram.ane.cost import chips
 import pytest
 
 SOUND = '["owner/name"]\ntext = "a guide"\nchips = ["M4"]\nthrough = ["private"]\n'

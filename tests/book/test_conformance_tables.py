@@ -2,7 +2,7 @@
 
 import re
 
-from ane_book.book import conformance, records
+from ane_book_pages import conformance, records
 import pytest
 
 RUN = records.read("conformance.json")

@@ -2,10 +2,10 @@
 
 from itertools import combinations
 
-from ane_book.book import diagrams
-from ane_book.book import lanes as placed
-from ane_book.book.figures import use_style
-from ane_book.book.layer import layer
+from ane_book_pages import diagrams
+from ane_book_pages import lanes as placed
+from ane_book_pages.figures import use_style
+from ane_book_pages.layer import layer
 import matplotlib
 import pytest
 

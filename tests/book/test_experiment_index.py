@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from ane_book import claims
-from ane_book.book import experiments, records
 from ane_book.errors import InvalidInput
+from ane_book_pages import experiments, records
+from mlprogram.ane import claims
 import pytest
 
 ROOT = Path(__file__).parents[2]

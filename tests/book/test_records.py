@@ -3,8 +3,8 @@
 from pathlib import Path
 import re
 
-from ane_book.book import records
 from ane_book.errors import InvalidInput
+from ane_book_pages import records
 import pytest
 
 

@@ -1,8 +1,8 @@
 """The roofs of a machine: what they are made of, and what they say of a call."""
 
-from ane_book.book import roofline
-from ane_book.book.roofline import Roofs
 from ane_book.errors import InvalidInput
+from ane_book_pages import roofline
+from ane_book_pages.roofline import Roofs
 from mlprogram.kernels import native
 import pytest
 import torch

@@ -49,7 +49,8 @@ class TestOldPages:
 
 
 def test_changed_facts_are_of_claims_that_there_are():
-    claims = tomllib.loads((ROOT / "ane_book/claims/claims.toml").read_text("utf-8"))
+    registry = ROOT / "mlprogram/src/mlprogram/ane/claims/claims.toml"
+    claims = tomllib.loads(registry.read_text("utf-8"))
     text = (ROOT / "research" / "facts.md").read_text("utf-8")
     named = re.findall(r"^\| `([\w-]+)` \|", text, re.M)
     gone = re.findall(r"`([\w-]+)`", "".join(re.findall(r"^Withdrawn: (.*)$", text, re.M)))

@@ -12,7 +12,7 @@ import sys
 import ane_book
 from ane_book.bundle import Bundle, regular_files
 from ane_book.errors import InvalidBundle, OutOfSpace
-from ane_book.onnx.graph import convert_graph
+from mlprogram.onnx.graph import convert_graph
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper

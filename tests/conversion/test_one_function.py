@@ -6,9 +6,9 @@ from _zaya import maker
 import ane_book
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
-from ane_book.evidence import cost
 from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session, shards
+from mlprogram.ane import cost
 from mlprogram.package.description import Package
 import numpy as np
 import pytest

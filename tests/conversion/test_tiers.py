@@ -13,10 +13,10 @@ from _zaya import maker
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, InvalidInput
-from ane_book.evidence import cost
 from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session
 from ane_book.runtime.backends import MILBackend
+from mlprogram.ane import cost
 import numpy as np
 import pytest
 

@@ -12,12 +12,12 @@ from ane_book.conversion.write import weight_files
 from ane_book.conversion.write.program import PackageWriter
 from ane_book.conversion.write.weight_files import WeightFiles, file_sizes, spread_weights
 from ane_book.errors import InvalidBundle, InvalidInput
-from ane_book.evidence import laws
-from ane_book.evidence.placement.placed import place
 from ane_book.runtime import Session
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from mlprogram import MLProgram
+from mlprogram.ane import laws
+from mlprogram.ane.placement.placed import place
 from mlprogram.contents import inspect_package
 from mlprogram.package.container import save
 from mlprogram.package.reader import Package

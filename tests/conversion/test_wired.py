@@ -5,10 +5,10 @@ import json
 from _command import ane_book as command
 from _command import refused
 from _tiny import TINY
-from ane_book import claims
 from ane_book.bundle import Bundle
 from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.recipe import make_recipe
+from mlprogram.ane import claims
 import pytest
 
 MODEL = "smollm2-135m-instruct"

@@ -1,6 +1,6 @@
 """pytest plugin: coremltools' own tests, with Core AI in the place of Core ML.
 
-Every program that a case predicts with is written as an asset (`ane_book.coreai`) and run by Core
+Every program that a case predicts with is written as an asset (`mlprogram.coreai`) and run by Core
 AI's runtime; the executor stands in for nothing but opening the package. A case whose op has no
 counterpart is skipped with the reason, so what fails was carried and computes other numbers.
 """
@@ -8,10 +8,10 @@ counterpart is skipped with the reason, so what fails was carried and computes o
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ane_book.coreai.run import CoreAIBackend
 from ane_book.errors import InvalidInput
 from coremltools.models import model
 from mlprogram import coreml
+from mlprogram.coreai.run import CoreAIBackend
 import pytest
 
 

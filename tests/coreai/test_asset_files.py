@@ -8,18 +8,17 @@ import shutil
 
 from _asset_damage import ASSET, HARMLESS, KINDS
 from _tiny import prompt
-from ane_book import coreai
 from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level
-from ane_book.coreai import asset, bridge
-from ane_book.coreai.run import CoreAIBackend
 from ane_book.errors import AneBookError, InvalidBundle, InvalidInput, InvalidPackage
-from ane_book.evidence import laws
 from ane_book.runtime import Session
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
-from mlprogram import MLProgram
+from mlprogram import MLProgram, coreai
+from mlprogram.ane import laws
+from mlprogram.coreai import asset, bridge
+from mlprogram.coreai.run import CoreAIBackend
 import numpy as np
 import pytest
 
@@ -227,7 +226,7 @@ def test_an_asset_is_not_written_by_a_beta_whose_assets_are_refused(sound, tmp_p
 
 
 def test_without_the_extra_it_says_what_to_install(tiny_bundle, monkeypatch):
-    monkeypatch.setattr("ane_book.coreai.values.find_spec", lambda name: None)
+    monkeypatch.setattr("mlprogram.coreai.values.find_spec", lambda name: None)
     _, bundle = tiny_bundle("llama")
     with pytest.raises(InvalidInput, match=r'".\[coreai\]"`; coreai-core is missing'):
         Session(bundle, "fp16", "coreai")

@@ -5,14 +5,14 @@ import tempfile
 from _in_both import ARCHITECTURES, compared
 from _long import long_but
 from _tiny import TINY, prompt
-from ane_book import coreai
 from ane_book.cli import app
-from ane_book.coreai.run import CoreAIBackend
 from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.runtime import Session
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.optimize import coreml as cto
+from mlprogram import coreai
+from mlprogram.coreai.run import CoreAIBackend
 import numpy as np
 import pytest
 from typer.testing import CliRunner

@@ -7,14 +7,14 @@ import sys
 sys.path.append(str(Path(__file__).resolve().parents[1] / "mlprogram"))
 from _foreign import IN_SINGLE, build, normal, package, quiet
 from ane_book.cli import app
-from ane_book.coreai import save_asset
-from ane_book.coreai.compare import compare_with_executor
-from ane_book.coreai.run import CoreAIBackend
 from ane_book.errors import InvalidInput
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram
+from mlprogram.coreai import save_asset
+from mlprogram.coreai.compare import compare_with_executor
+from mlprogram.coreai.run import CoreAIBackend
 import numpy as np
 import pytest
 import torch
@@ -217,7 +217,7 @@ def test_both_runtimes_agree_on_every_value(soft):
 
 def test_the_first_op_that_parts_is_named(soft, monkeypatch):
     """A wrong translation in the middle: what follows it is wrong too, and is not what is named."""
-    from ane_book.coreai import ops
+    from mlprogram.coreai import ops
 
     right = ops.COREAI_OPS["softplus"]
     monkeypatch.setitem(ops.COREAI_OPS, "softplus", lambda x: ops.elementwise.square(right(x)))

@@ -1,13 +1,12 @@
 """Sums beyond an engine's accumulator: found on inputs that have them, and on no others."""
 
-from ane_book import claims
 from ane_book.cli import app
 from ane_book.errors import InvalidInput
-from ane_book.evidence import laws
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram
+from mlprogram.ane import claims, laws
 import numpy as np
 import pytest
 from typer.testing import CliRunner

@@ -5,12 +5,12 @@ import json
 from _encoders import tiny_bert, write_encoder
 from _plant import change_weight, copied
 import ane_book
-from ane_book import claims
 from ane_book.cli import app
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.evidence.numerics import CLAIMS, check_numerics
 from ane_book.evidence.parity.locate import golden_inputs
 from mlprogram import MLProgram
+from mlprogram.ane import claims
 from mlprogram.run.precision import FAULTS
 import numpy as np
 import pytest

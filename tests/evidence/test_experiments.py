@@ -12,11 +12,12 @@ import sys
 
 from _long import long_but
 from _patience import HANGING
-from ane_book import claims
-from ane_book.evidence.mac import child, residency
-from ane_book.evidence.mac.residency import Residency
+from ane_book.evidence import residency
 from ane_book.evidence.report.experiments import find_folder, run_one
 from ane_book.evidence.report.schema import ReportedExperiment
+from ane_book.evidence.residency import Residency
+from mlprogram.ane import claims
+from mlprogram.ane.mac import child
 import numpy as np
 import pytest
 

@@ -12,11 +12,11 @@ from _patience import HANGING
 from ane_book import device
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
-from ane_book.evidence.mac import child as mac_child
-from ane_book.evidence.mac import residency, speed
+from ane_book.evidence import residency, speed
 from ane_book.evidence.report import Settings, gather, page, read_report, write
 from ane_book.evidence.report.private import check, scrub
 from ane_book.evidence.report.schema import Report
+from mlprogram.ane.mac import child as mac_child
 import pytest
 
 REPORTS = Path(__file__).parents[2] / "research" / "reports"
@@ -127,7 +127,7 @@ def test_first_loads_of_a_report_use_nothing_that_was_compiled_before(
     log = tmp_path / "log"
     child = (
         "from ane_book import coreml, device; device.CAN_PREDICT = True\n"
-        "from ane_book.evidence.mac import probe\n"
+        "from mlprogram.ane.mac import probe\n"
         "real = coreml.Proxy.compileModel\n"
         f"def told(path): open({str(log)!r}, 'a').write(path + '\\n'); return real(path)\n"
         "coreml.Proxy.compileModel = staticmethod(told)\n"

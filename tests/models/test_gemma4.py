@@ -266,7 +266,7 @@ def test_what_there_is_not_is_refused_by_name(made, tmp_path, tiny):
 
 def test_a_cluster_refuses_inputs_of_each_layer(made):
     pytest.importorskip("ray")
-    from ane_book.cluster.pipeline import ClusterPipeline
+    from ane_serve.cluster.pipeline import ClusterPipeline
 
     with pytest.raises(InvalidInput, match="for which the machines of a cluster have no table"):
         ClusterPipeline(made("state")[1])

@@ -349,7 +349,7 @@ def test_a_memory_counts_whatever_the_context(made):
 
 
 def test_a_cluster_refuses_a_memory(made):
-    pipeline = pytest.importorskip("ane_book.cluster.pipeline")
+    pipeline = pytest.importorskip("ane_serve.cluster.pipeline")
     with pytest.raises(InvalidInput, match="its layers have a memory, of which a cluster keeps no"):
         pipeline.ClusterPipeline(made("qwen3_5_text", "state")[1])
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ane_book.onnx.graph import convert_graph
 from mlprogram import MLProgram
+from mlprogram.onnx.graph import convert_graph
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper

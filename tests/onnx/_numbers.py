@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from ane_book.onnx.graph.ops import OPERATORS, Bound, Constant
+from mlprogram.onnx.graph.ops import OPERATORS, Bound, Constant
 from nodes import as_array
 import numpy as np
 import onnx

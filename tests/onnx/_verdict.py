@@ -92,8 +92,8 @@ def measured(path: Path, given: dict, wanted: list[np.ndarray], precision: str) 
 
 def converted(path: Path, out: Path, given: dict, precision: str) -> tuple[Path, dict]:
     """The package, and those inputs that had to be made known."""
-    from ane_book.onnx.graph import convert_graph
-    from ane_book.onnx.graph.translate import NeedsConstant
+    from mlprogram.onnx.graph import convert_graph
+    from mlprogram.onnx.graph.translate import NeedsConstant
 
     known = {}
     while True:

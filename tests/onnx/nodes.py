@@ -43,7 +43,7 @@ def cases() -> dict:
 
 def run_case(case) -> dict:
     """What came of one case: its operators, the outcome, and why."""
-    from ane_book.onnx.file import opset_of
+    from mlprogram.onnx.file import opset_of
 
     operators = sorted({node.op_type for node in case.model.graph.node})
     record = {"name": case.name, "operators": operators, "opset": opset_of(case.model)}
@@ -74,8 +74,8 @@ class Folded(Exception):
 
 def convert(case, folder: Path) -> tuple[Path, dict[str, np.ndarray], list[str]]:
     """The package, the inputs that it takes, and the names of those that had to be known."""
-    from ane_book.onnx.graph import convert_graph
-    from ane_book.onnx.graph.translate import NeedsConstant
+    from mlprogram.onnx.graph import convert_graph
+    from mlprogram.onnx.graph.translate import NeedsConstant
     import onnx
 
     onnx.save(case.model, folder / "model.onnx")
@@ -141,7 +141,7 @@ _CASES: dict = {}
 
 
 def _begin() -> None:
-    from ane_book.onnx.graph import translate  # noqa: F401  coremltools, and all of the table
+    from mlprogram.onnx.graph import translate  # noqa: F401  coremltools, and all of the table
     import torch
 
     torch.set_num_threads(1)
@@ -166,8 +166,8 @@ def run_all(names: list[str], workers: int) -> list[dict]:
 
 def is_claimed(record: dict) -> bool:
     """Whether all operators of a case are in the table, or written out as others."""
-    from ane_book.onnx.graph.ops import OPERATORS
-    from ane_book.onnx.graph.source import is_written_out
+    from mlprogram.onnx.graph.ops import OPERATORS
+    from mlprogram.onnx.graph.source import is_written_out
 
     return all(n in OPERATORS or is_written_out(n, record["opset"]) for n in record["operators"])
 

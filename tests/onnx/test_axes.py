@@ -2,9 +2,9 @@
 
 from _graphs import Maker, helper, hold_to_onnxruntime, numpy_helper
 from ane_book.errors import UnsupportedOp
-from ane_book.onnx.graph import convert_graph
-from ane_book.onnx.graph.ops import OPERATORS
-from ane_book.onnx.graph.ops._axes import EACH_NUMBER
+from mlprogram.onnx.graph import convert_graph
+from mlprogram.onnx.graph.ops import OPERATORS
+from mlprogram.onnx.graph.ops._axes import EACH_NUMBER
 import numpy as np
 import pytest
 import torch

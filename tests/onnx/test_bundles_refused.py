@@ -6,8 +6,8 @@ from pathlib import Path
 
 from _tiny_onnx import Bundle, edit, write
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
-from ane_book.onnx.decoder import is_bundle
 from ane_book.weights import open_source
+from ane_book.weights.onnx import is_bundle
 import numpy as np
 from onnx import helper, numpy_helper
 import pytest

@@ -7,11 +7,11 @@ import tempfile
 
 from _command import ane_book
 from _graphs import Maker
-from ane_book.onnx.check import check_graph
-from ane_book.onnx.check.inputs import random_inputs
-from ane_book.onnx.graph import convert_graph
-from ane_book.onnx.graph.source import GraphSource
 from mlprogram import MLProgram
+from mlprogram.onnx.check import check_graph
+from mlprogram.onnx.check.inputs import random_inputs
+from mlprogram.onnx.graph import convert_graph
+from mlprogram.onnx.graph.source import GraphSource
 import numpy as np
 import pytest
 
@@ -159,7 +159,7 @@ def test_onnxruntime_leaves_nothing_in_the_user_s_folders(tmp_path):
     names = ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     environment |= {"HOME": str(home), "TMPDIR": str(home)}
-    code = "import sys; from ane_book.onnx.runtime import open_session; open_session(sys.argv[1])"
+    code = "import sys; from mlprogram.onnx.runtime import open_session; open_session(sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, str(graph)], env=environment, check=True)
     assert not list(home.rglob("*"))
 

@@ -10,13 +10,13 @@ from _tiny_onnx import MICROSOFT, pack
 from ane_book.host import causal_mask
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.layers import Attention, NormThenRotate, RMSNorm, Rotate, rotate
-from ane_book.onnx.decoder.attention import attention_of
-from ane_book.onnx.decoder.products import matrix_of_nbits, table_of
-from ane_book.onnx.decoder.steps import DecoderWalk
-from ane_book.onnx.file import OnnxGraph
 from ane_book.rope import Rotary
+from ane_book.weights.onnx.attention import attention_of
+from ane_book.weights.onnx.products import matrix_of_nbits, table_of
+from ane_book.weights.onnx.steps import DecoderWalk
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from mlprogram.onnx.file import OnnxGraph
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper

@@ -4,8 +4,8 @@ from _command import ane_book
 from _graphs import Maker, helper, hold_to_onnxruntime, onnx
 from ane_book.conversion.write import weight_files
 from ane_book.errors import InvalidInput
-from ane_book.onnx.graph import convert_graph
 from mlprogram import MLProgram
+from mlprogram.onnx.graph import convert_graph
 import numpy as np
 import pytest
 import torch

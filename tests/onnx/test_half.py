@@ -1,8 +1,8 @@
 """Half precision, the default: masks hide and make no NaN, whole numbers stay what they are."""
 
 from _graphs import Maker, hold_to_onnxruntime, onnxruntime
-from ane_book.onnx.graph import convert_graph
 from mlprogram import MLProgram
+from mlprogram.onnx.graph import convert_graph
 import numpy as np
 import pytest
 

@@ -2,8 +2,8 @@
 
 from _graphs import Maker, helper, hold_to_onnxruntime, numpy_helper, onnx
 from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedOp
-from ane_book.onnx.graph import convert_graph
 from mlprogram import MLProgram
+from mlprogram.onnx.graph import convert_graph
 import numpy as np
 from onnxruntime import quantization
 import pytest

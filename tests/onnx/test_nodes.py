@@ -5,8 +5,8 @@ import json
 
 from _numbers import alone, changed
 from ane_book.errors import AneBookError
-from ane_book.onnx.graph import convert_graph
-from ane_book.onnx.graph.ops import OPERATORS
+from mlprogram.onnx.graph import convert_graph
+from mlprogram.onnx.graph.ops import OPERATORS
 from nodes import RESULT, cases, headline, is_claimed, reason, run_case, tolerance
 import pytest
 

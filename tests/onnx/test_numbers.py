@@ -5,7 +5,7 @@ That each operator refuses numbers beyond int32 is in test_nodes.py, by ONNX's o
 
 from _graphs import Maker, hold_to_onnxruntime
 from ane_book.errors import AneBookError, UnsupportedModel, UnsupportedOp
-from ane_book.onnx.graph import convert_graph
+from mlprogram.onnx.graph import convert_graph
 import numpy as np
 import pytest
 

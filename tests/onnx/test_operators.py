@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from _graphs import Maker, hold_to_onnxruntime
-from ane_book.onnx.graph import convert_graph
 from mlprogram import MLProgram
+from mlprogram.onnx.graph import convert_graph
 from mlprogram.ops import OPS
 from mlprogram.run.plan import Planner
 import numpy as np

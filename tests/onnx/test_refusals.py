@@ -9,7 +9,7 @@ from ane_book.errors import (
     UnsupportedModel,
     UnsupportedOp,
 )
-from ane_book.onnx.graph import convert_graph
+from mlprogram.onnx.graph import convert_graph
 import numpy as np
 import pytest
 

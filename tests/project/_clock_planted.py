@@ -101,7 +101,7 @@ CLOCKED = {
                 assert seconds_of_it < 1
     """,
     "the roof of a machine": """
-        from ane_book.book import roofline
+        from ane_book_pages import roofline
         machine = roofline.measure()
         floor = lambda: 1e9 / machine.bandwidth_bytes_s
         assert floor() < 1
@@ -323,7 +323,7 @@ ON_A_PAGE = {
 #: No clock decides these.
 NOT_CLOCKED = {
     "a record": """
-        from ane_book.book import records
+        from ane_book_pages import records
         import json
         rows = records.read("measurements/decode.json")["results"]
         assert all(row["decode_tps"] > 3 for row in rows.values())
@@ -354,7 +354,7 @@ NOT_CLOCKED = {
         assert facts["text"] == told(took=time.time())["text"]
     """,
     "times that are given": """
-        from ane_book.book.roofline import Roofs
+        from ane_book_pages.roofline import Roofs
         assert Roofs(10e9, 200e9, 2, {}, {}).ridge == 20
     """,
     "what a function returns beside a time": """

@@ -130,7 +130,7 @@ def test_placement(repository):
 
 def test_source(tmp_path):
     """A package whose source lies beside it is held to it; another package has none."""
-    from ane_book.onnx.graph import convert_graph
+    from mlprogram.onnx.graph import convert_graph
 
     models = tmp_path / "repository" / "models"
     models.mkdir(parents=True)

@@ -3,9 +3,9 @@
 from pathlib import Path
 import re
 
-from ane_book.book import records, sources
-from ane_book.evidence import laws
-from ane_book.evidence.cost import chips, parameter
+from ane_book_pages import records, sources
+from mlprogram.ane import laws
+from mlprogram.ane.cost import chips, parameter
 import pytest
 import yaml
 

@@ -5,7 +5,7 @@ import json
 from _plant import copied
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session, choose
-from ane_book.serve.generation import Ask, ServedSession
+from ane_serve.generation import Ask, ServedSession
 import pytest
 from tokenizers import AddedToken, Tokenizer, normalizers
 from transformers import PreTrainedTokenizerFast

@@ -7,7 +7,7 @@ from _scripted import talking
 from _serving import serving
 from ane_book.errors import AneBookError, InvalidInput, PromptTooLong, TextCut
 from ane_book.runtime import Session, YesNoReranker
-from ane_book.serve.pool import bundle_model
+from ane_serve.pool import bundle_model
 import httpx
 import pytest
 import torch

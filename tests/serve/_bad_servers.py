@@ -1,4 +1,4 @@
-"""Servers that misbehave, to be asked by `ane_book.bench`."""
+"""Servers that misbehave, to be asked by `ane_serve.bench`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

@@ -7,7 +7,7 @@ import asyncio
 import json
 import threading
 
-from ane_book.serve.page import add_page
+from ane_serve.page import add_page
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 

@@ -8,7 +8,7 @@ import socket
 from threading import Semaphore
 
 from _patience import HANGING, until
-from ane_book.serve.pool import Model
+from ane_serve.pool import Model
 
 
 class Held:

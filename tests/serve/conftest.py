@@ -5,7 +5,7 @@ from _encoders import tiny_bert, write_encoder
 from _serving import serving
 import ane_book
 from ane_book.bundle import Bundle
-from ane_book.serve.pool import bundle_model
+from ane_serve.pool import bundle_model
 import openai
 import pytest
 

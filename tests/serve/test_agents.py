@@ -9,7 +9,7 @@ from _command import chatty_copy
 from _patience import HANGING
 from _serving import serving
 from ane_book.bundle import Bundle
-from ane_book.serve.pool import bundle_model
+from ane_serve.pool import bundle_model
 import httpx
 import openai
 from pydantic import BaseModel, Field

@@ -8,7 +8,7 @@ import json
 from _bad_requests import BODY, CASES, KEY
 from _patience import HANGING
 from _serving import serving
-from ane_book.serve.api import requests
+from ane_serve.api import requests
 import httpx
 from pydantic import ValidationError
 import pytest

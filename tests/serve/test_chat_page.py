@@ -5,7 +5,7 @@ from _chromium import DESK, PHONE, axe_violations, look, needs_chromium
 from _patience import HANGING
 from _serving import served, serving
 from ane_book.runtime import Session
-from ane_book.serve.page import add_page
+from ane_serve.page import add_page
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.testclient import TestClient

@@ -16,15 +16,15 @@ from _tiny import prompt
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.bundle.cache import bundles
-from ane_book.cluster import stage
 from ane_book.errors import BackendUnavailable, InvalidBundle, InvalidInput, MachineLost
 from ane_book.runtime import Session
+from ane_serve.cluster import stage
 import numpy as np
 import pytest
 
 ray = pytest.importorskip("ray", reason="needs the extra [cluster]")
 # Not by importorskip: of modules that it gives the types are unknown, and names are not checked.
-from ane_book.cluster import connection, pipeline, placement  # noqa: E402
+from ane_serve.cluster import connection, pipeline, placement  # noqa: E402
 
 # A story: before a cluster is joined, with three nodes, and last without one of them.
 pytestmark = [pytest.mark.long, pytest.mark.random_order(disabled=True)]

@@ -226,9 +226,9 @@ class TestRefusedAtTheStart:
         assert "nothing" in refused("serve", "nothing")
 
     def test_without_the_extra(self, talker, monkeypatch):
-        from ane_book.cli.serve import serve
+        from ane_serve.cli.serve import serve
 
-        module = sys.modules["ane_book.cli.serve"]
+        module = sys.modules["ane_serve.cli.serve"]
         monkeypatch.setattr(module, "find_spec", lambda name: None)
         absent = "fastapi, uvicorn and prometheus-client are missing"
         with pytest.raises(InvalidInput, match=rf'to serve, run `.*"\.\[serve\]"`; {absent}'):

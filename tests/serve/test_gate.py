@@ -7,11 +7,12 @@ import socket
 from _gates import chat
 from _patience import HANGING
 from _serving import served, serving
-from ane_book.serve import server
-from ane_book.serve.app import create_app
-from ane_book.serve.server import Connection, listener
+from ane_serve.app import create_app
+from ane_serve.server import Connection, listener
 import httpx
 import pytest
+
+from ane_serve import server
 
 CHAT = "/v1/chat/completions"
 
@@ -75,7 +76,7 @@ def test_a_key_and_a_site_that_may_ask(models):
 
 @pytest.mark.parametrize("texts", [False, True])
 def test_a_line_a_request(models, caplog, texts):
-    logger = logging.getLogger("ane_book.serve.requests")
+    logger = logging.getLogger("ane_serve.requests")
     with caplog.at_level(logging.INFO, logger.name), serving(*models, texts=texts) as address:
         asked = chat("My secret", max_tokens=3)
         answer = httpx.post(address + CHAT, json=asked, timeout=HANGING)

@@ -7,10 +7,11 @@ from _gates import Held, bare, chat
 from _patience import HANGING, until
 from _serving import serving
 from ane_book.errors import InvalidInput
-from ane_book.serve import keys
-from ane_book.serve.keys import Key, read_keys
+from ane_serve.keys import Key, read_keys
 import httpx
 import pytest
+
+from ane_serve import keys
 
 FILE = """
 [editor]
@@ -77,7 +78,7 @@ def test_so_many_requests_run_at_once(models, file):
 
 
 def test_the_log_names_the_key(models, file, caplog):
-    logger = "ane_book.serve.requests"
+    logger = "ane_serve.requests"
     with caplog.at_level("INFO", logger), serving(*models, keys=read_keys(file)) as address:
         ask(address, "sesame")
     (line,) = [record.msg for record in caplog.records if record.name == logger]

@@ -10,7 +10,7 @@ import re
 from _scripted import scripted, talking
 from _serving import serving
 from _tool_templates import TOOL_TEMPLATES, written
-from ane_book.text.tools import tool_form
+from ane_serve.tools.tools import tool_form
 import jsonschema
 import openai
 import pytest

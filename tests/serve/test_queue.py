@@ -10,8 +10,8 @@ from _long import long_but
 from _patience import HANGING
 from _serving import served, serving
 from ane_book.runtime import Session
-from ane_book.serve.app import create_app
-from ane_book.serve.pool import bundle_model
+from ane_serve.app import create_app
+from ane_serve.pool import bundle_model
 import httpx
 import pytest
 
@@ -174,7 +174,7 @@ class TestGone:
 
     def test_half_a_request_holds_nothing(self, held, monkeypatch):
         held.let()
-        monkeypatch.setattr("ane_book.serve.app.BODY_S", 0.5)
+        monkeypatch.setattr("ane_serve.app.BODY_S", 0.5)
         with (
             serving(held.model) as address,
             bare(address, chat(), part=0.5) as client,

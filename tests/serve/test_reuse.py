@@ -3,8 +3,8 @@
 from _command import chatty_copy
 from ane_book.bundle import Bundle
 from ane_book.runtime import Session
-from ane_book.serve.generation import Ask, Finished, ServedSession, answers
-from ane_book.serve.pool import bundle_model
+from ane_serve.generation import Ask, Finished, ServedSession, answers
+from ane_serve.pool import bundle_model
 import pytest
 
 SYSTEM = {"role": "system", "content": "You are of great help to all of us here."}

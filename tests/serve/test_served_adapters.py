@@ -9,7 +9,7 @@ from _serving import serving
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
-from ane_book.serve.pool import adapted_models, bundle_model
+from ane_serve.pool import adapted_models, bundle_model
 import openai
 import pytest
 
@@ -106,7 +106,7 @@ def test_models_have_names_and_fingerprints_of_their_own(client, served):
 
 
 def test_one_session_serves_them_all(served):
-    from ane_book.serve.pool import Pool
+    from ane_serve.pool import Pool
 
     pool = Pool(served, memory=served[0].bytes)
     slots = []

@@ -7,7 +7,7 @@ from _patience import HANGING
 from _serving import serving
 import ane_book
 from ane_book.runtime import Reranker
-from ane_book.serve.pool import bundle_model
+from ane_serve.pool import bundle_model
 import httpx
 import pytest
 

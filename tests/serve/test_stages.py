@@ -8,13 +8,13 @@ import shutil
 from _tiny import prompt
 import ane_book
 from ane_book.bundle import Bundle
-from ane_book.cluster.files import PIECE, Files, pieces
-from ane_book.cluster.layout import crossing, cut, sizes, units
-from ane_book.cluster.plan import split
-from ane_book.cluster.stage import Stage
 from ane_book.errors import InvalidBundle, InvalidInput, OutOfSpace
 from ane_book.runtime import Session
 from ane_book.runtime.inputs import HostInputs
+from ane_serve.cluster.files import PIECE, Files, pieces
+from ane_serve.cluster.layout import crossing, cut, sizes, units
+from ane_serve.cluster.plan import split
+from ane_serve.cluster.stage import Stage
 import numpy as np
 import pytest
 
@@ -203,7 +203,7 @@ class TestPlan:
         assert "12,288 bytes a token, 786,432 for 64 tokens" in text
         assert "1 Gbit/s: at most 20,345 tokens/s" in text  # 1e9 / 8 / (2 * 3072)
         assert "machine 2, predicted" in text
-        whole = ane_book.evidence.cost.predict(plan, "m4-max").ms
+        whole = mlprogram.ane.cost.predict(plan, "m4-max").ms
         parts = [estimate.ms for estimate in found.estimates("m4-max")]
         assert sum(part.low for part in parts) == pytest.approx(whole.low, rel=1e-3)
         assert sum(part.high for part in parts) == pytest.approx(whole.high, rel=1e-3)

@@ -9,8 +9,8 @@ from _scripted import scripted, talking
 from _serving import serving
 from _tool_templates import SPECIAL, TOOL_TEMPLATES, written
 from agent_tasks import TASKS, Task, run, valid
-from ane_book.serve.pool import bundle_model
-from ane_book.text.tools import tool_form
+from ane_serve.pool import bundle_model
+from ane_serve.tools.tools import tool_form
 import openai
 import pytest
 

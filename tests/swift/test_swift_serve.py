@@ -9,8 +9,8 @@ import subprocess
 
 from _anebook import CHAT, HELLO, PIPE, TEXT, chat
 from _patience import HANGING
-from ane_book.serve.app import create_app
-from ane_book.serve.pool import bundle_model
+from ane_serve.app import create_app
+from ane_serve.pool import bundle_model
 import httpx
 import openai
 import pytest

@@ -10,7 +10,7 @@ from _tool_templates import TOOL_TEMPLATES, written
 from ane_book.errors import InvalidInput
 from ane_book.runtime.grammar import GrammarTokens
 from ane_book.text.template import render
-from ane_book.text.tools import Calling, ToolForm, cut_call, tool_form
+from ane_serve.tools.tools import Calling, ToolForm, cut_call, tool_form
 import numpy as np
 import pytest
 

@@ -1,10 +1,10 @@
 """The claims about limits of the Neural Engine that a plan is compared with.
 
 Apple has published none of these sizes of programs and axes, and no two sources agree, so nothing
-here is enforced: a plan beyond one says so, with its grade and evidence (`ane_book.claims`).
+here is enforced: a plan beyond one says so, with its grade and evidence (`mlprogram.ane.claims`).
 """
 
-from ane_book.claims import find
+from mlprogram.ane.claims import find
 
 __all__ = ["AXIS", "CALLS", "FILE", "LOADED", "MANY", "PROGRAM", "SMALL", "WIRED"]
 

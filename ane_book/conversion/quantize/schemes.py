@@ -4,8 +4,8 @@ from dataclasses import dataclass
 import re
 from typing import Literal
 
-from ane_book import claims
 from ane_book.errors import InvalidInput
+from mlprogram.ane import claims
 
 __all__ = [
     "AUTO", "LOSSES", "SCHEMES", "STORED", "Scheme", "find_scheme", "loss_of", "percent",
@@ -44,8 +44,8 @@ def _parts(channels: int, size: int) -> int:
 
 #: Scales for each output channel or for all, palettes for groups of output channels or for all, and
 #: "int4", with a scale for each 32 input channels, which is made for a Mac's GPU. What each means
-#: for the Neural Engine is in `ane_book.claims` (scale-per-block, int4-per-channel, palette-slow,
-#: integers-on-cpu).
+#: for the Neural Engine is in `mlprogram.ane.claims` (scale-per-block, int4-per-channel,
+#: palette-slow, integers-on-cpu).
 SCHEMES = {
     "none": Scheme("plain", 16),
     "int8": Scheme("linear", 8, 1),

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from ane_book.claims import find
 from ane_book.errors import InvalidInput
+from mlprogram.ane.claims import find
 from mlprogram.package.container import blob_values
 from mlprogram.package.files import proto
 from mlprogram.package.weight_file import (

@@ -18,20 +18,20 @@ from ane_book.bundle import Bundle, content_hash
 from ane_book.bundle.evidence import Level, LevelName
 from ane_book.errors import AneBookError
 from ane_book.evidence.inspect import is_bundle
-from ane_book.evidence.laws import check
 from ane_book.evidence.levels import versions
-from ane_book.evidence.mac.residency import Residency, bundle_level, measure_each, why_not
-from ane_book.evidence.mac.speed import EXECUTOR, measure_speed
 from ane_book.evidence.parity import check_parity
-from ane_book.evidence.placement import place
-from ane_book.evidence.placement.estimator import chips
-from ane_book.evidence.placement.placed import UNITS
 from ane_book.evidence.quality import check_quality
 from ane_book.evidence.report import experiments
 from ane_book.evidence.report.private import scrub
 from ane_book.evidence.report.schema import Machine, Report, ReportedFunction, Speed, Subject
+from ane_book.evidence.residency import Residency, bundle_level, measure_each, why_not
+from ane_book.evidence.speed import EXECUTOR, measure_speed
 from ane_book.reference import reference_models
 import mlprogram
+from mlprogram.ane.laws import check
+from mlprogram.ane.placement import place
+from mlprogram.ane.placement.estimator import chips
+from mlprogram.ane.placement.placed import UNITS
 from mlprogram.package.reader import Package
 
 __all__ = ["Settings", "gather"]

@@ -69,7 +69,7 @@ class ReportedFunction(_Record):
 
     name: Words = Field(description="Its own, in a bundle after the name of its package")
     predicted: Figures = Field({}, description="ane-book place: shares, segments, the verdict")
-    verdict: Words = Field(description="ane_book.evidence.mac.verdict has the words")
+    verdict: Words = Field(description="mlprogram.ane.mac.verdict has the words")
     reason: Words
     figures: Figures = Field(
         {},

@@ -25,14 +25,13 @@ from pathlib import Path
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import ARCHITECTURES, find
 from ane_book.models.base.config import DecoderConfig
-from ane_book.onnx.decoder.mask import window_of
-from ane_book.onnx.decoder.matrices import Matrix, MatrixPart
-from ane_book.onnx.decoder.products import embedding_of
-from ane_book.onnx.decoder.recognise import OnnxDecoder, decoder_of
-from ane_book.onnx.decoder.rotary import Tables, check_tables, rope_fields, tables_of
-from ane_book.onnx.decoder.steps import DecoderWalk
-from ane_book.onnx.file import OnnxGraph, StoredTensor
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
+from ane_book.weights.onnx.mask import window_of
+from ane_book.weights.onnx.matrices import Matrix, MatrixPart
+from ane_book.weights.onnx.products import embedding_of
+from ane_book.weights.onnx.recognise import OnnxDecoder, decoder_of
+from ane_book.weights.onnx.rotary import Tables, check_tables, rope_fields, tables_of
+from ane_book.weights.onnx.steps import DecoderWalk
 from ane_book.weights.source import (
     Integers,
     Shape,
@@ -44,6 +43,7 @@ from ane_book.weights.source import (
     read_config,
     read_json,
 )
+from mlprogram.onnx.file import OnnxGraph, StoredTensor
 import numpy as np
 
 __all__ = ["OnnxSource", "is_bundle"]

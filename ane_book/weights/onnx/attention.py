@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ane_book.errors import UnsupportedModel
-from ane_book.onnx.decoder.products import Pieces, rows_of
-from ane_book.onnx.decoder.steps import DecoderWalk, Norm
-from ane_book.onnx.file import attribute
+from ane_book.weights.onnx.products import Pieces, rows_of
+from ane_book.weights.onnx.steps import DecoderWalk, Norm
+from mlprogram.onnx.file import attribute
 
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel
-from ane_book.onnx.evaluate import NotComputed, evaluate
-from ane_book.onnx.file import OnnxGraph, StoredTensor, describe, opset_of
+from mlprogram.onnx.evaluate import NotComputed, evaluate
+from mlprogram.onnx.file import OnnxGraph, StoredTensor, describe, opset_of
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra

@@ -16,8 +16,8 @@ in a row.
 from dataclasses import dataclass
 
 from ane_book.errors import InvalidWeights
-from ane_book.onnx.file import StoredTensor
 from ane_book.weights.source import Integers, Shape
+from mlprogram.onnx.file import StoredTensor
 import numpy as np
 
 __all__ = ["Blocks", "Matrix", "MatrixPart", "Plain", "unpack"]

@@ -5,10 +5,10 @@ import math
 from typing import TYPE_CHECKING, TypeAlias
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.onnx.decoder.matrices import Blocks, Matrix, MatrixPart, Plain
-from ane_book.onnx.decoder.steps import DecoderWalk
-from ane_book.onnx.file import OnnxGraph, StoredTensor, attribute
+from ane_book.weights.onnx.matrices import Blocks, Matrix, MatrixPart, Plain
+from ane_book.weights.onnx.steps import DecoderWalk
 from ane_book.weights.source import Shape
+from mlprogram.onnx.file import OnnxGraph, StoredTensor, attribute
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ane_book.errors import UnsupportedModel
-from ane_book.onnx.decoder.attention import OnnxAttention, attention_of
-from ane_book.onnx.decoder.matrices import Matrix, MatrixPart
-from ane_book.onnx.decoder.products import Linear, Pieces, embedding_of, linear_of, rows_of
-from ane_book.onnx.decoder.steps import DecoderWalk, Norm
-from ane_book.onnx.file import attribute
+from ane_book.weights.onnx.attention import OnnxAttention, attention_of
+from ane_book.weights.onnx.matrices import Matrix, MatrixPart
+from ane_book.weights.onnx.products import Linear, Pieces, embedding_of, linear_of, rows_of
+from ane_book.weights.onnx.steps import DecoderWalk, Norm
+from mlprogram.onnx.file import attribute
 
 __all__ = ["OnnxBlock", "OnnxDecoder", "decoder_of"]
 

@@ -13,8 +13,8 @@ import math
 from typing import TypeAlias
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.onnx.file import OnnxGraph, StoredTensor, constants_of
 from ane_book.rope import Rotary
+from mlprogram.onnx.file import OnnxGraph, StoredTensor, constants_of
 import numpy as np
 
 __all__ = ["Tables", "check_tables", "rope_fields", "tables_of"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from ane_book.errors import UnsupportedModel
-from ane_book.onnx.file import OnnxGraph, StoredTensor, attribute, describe
+from mlprogram.onnx.file import OnnxGraph, StoredTensor, attribute, describe
 
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto

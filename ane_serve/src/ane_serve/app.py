@@ -6,23 +6,24 @@ from typing import Annotated, Any
 
 from ane_book import __version__
 from ane_book.runtime import Embedder, Reranker, YesNoReranker
-from ane_book.serve.api import requests
-from ane_book.serve.api.answers import ChatShape, CompletionShape, choices
-from ane_book.serve.api.refusal import Refusal
-from ane_book.serve.api.responses import Responses, ResponsesShape
-from ane_book.serve.generation import Ask, ServedSession, answers, chosen
-from ane_book.serve.jobs import Job, Jobs
-from ane_book.serve.keys import Key, check_keys
-from ane_book.serve.metrics import Metrics
-from ane_book.serve.middleware import Middleware
-from ane_book.serve.page import add_page
-from ane_book.serve.pool import EMBEDDING, RERANKING, TEXT, Model, Pool
-from ane_book.serve.sending import FactsAnswer, Json, RankingAnswer, TextAnswer, VectorsAnswer
 from fastapi import Body, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+
+from ane_serve.api import requests
+from ane_serve.api.answers import ChatShape, CompletionShape, choices
+from ane_serve.api.refusal import Refusal
+from ane_serve.api.responses import Responses, ResponsesShape
+from ane_serve.generation import Ask, ServedSession, answers, chosen
+from ane_serve.jobs import Job, Jobs
+from ane_serve.keys import Key, check_keys
+from ane_serve.metrics import Metrics
+from ane_serve.middleware import Middleware
+from ane_serve.page import add_page
+from ane_serve.pool import EMBEDDING, RERANKING, TEXT, Model, Pool
+from ane_serve.sending import FactsAnswer, Json, RankingAnswer, TextAnswer, VectorsAnswer
 
 __all__ = ["create_app"]
 
@@ -182,7 +183,7 @@ def create_app(
 ) -> FastAPI:
     """The application. `app.state.jobs` is its queue, to be closed before the server is stopped.
 
-    models: what is served, see `ane_book.serve.pool.bundle_model`. memory: most bytes of models at
+    models: what is served, see `ane_serve.pool.bundle_model`. memory: most bytes of models at
     once. key: the API key that clients must send. keys: others, with limits of their own. origins:
     sites whose web pages may ask. waiting: most requests in the queue. slots: requests at work at
     once. seconds: for a request, with its wait. body: most bytes of one. texts: write prompts and

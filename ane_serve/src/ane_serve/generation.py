@@ -18,10 +18,11 @@ from ane_book.runtime import Session
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.answer import Result, Stream, common_prefix
 from ane_book.runtime.choosing import Option, choosing
-from ane_book.serve.splitting import Part, Splitting
-from ane_book.text.calls import CallPart
 from ane_book.text.chat import Messages
-from ane_book.text.tools import Calling, cut_call, tool_form
+
+from ane_serve.splitting import Part, Splitting
+from ane_serve.tools.calls import CallPart
+from ane_serve.tools.tools import Calling, cut_call, tool_form
 
 __all__ = [
     "Ask", "CallPiece", "Finished", "ServedSession", "Started", "TextPiece", "Token", "Weighed",
@@ -37,7 +38,7 @@ class Ask:
     sampling: fields of `options.Sampling`, but for the seed, of which the i-th answer has seed + i.
     effort: how much the model is to think.
     tools, choice: what the answers may call, and whether they have to. parts: split the answers
-    into thoughts, text and calls (`ane_book.serve.splitting`).
+    into thoughts, text and calls (`ane_serve.splitting`).
     """
 
     prompts: Sequence[str | Messages | list[int]]

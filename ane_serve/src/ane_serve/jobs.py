@@ -14,8 +14,8 @@ from threading import Condition, Thread
 import time
 from typing import Any
 
-from ane_book.serve.api.refusal import Refusal, refusal_of
-from ane_book.serve.pool import Model, Pool
+from ane_serve.api.refusal import Refusal, refusal_of
+from ane_serve.pool import Model, Pool
 
 __all__ = ["Gone", "Job", "Jobs"]
 

@@ -21,13 +21,14 @@ import sys
 import time
 
 from ane_book.errors import AneBookError, InvalidInput
-from ane_book.serve.api import requests
-from ane_book.serve.api.answers import as_json
-from ane_book.serve.api.refusal import Refusal, refusal_of
-from ane_book.serve.generation import Ask, Finished, ServedSession, answers
-from ane_book.serve.jobs import Gone, Job, Jobs
-from ane_book.serve.pool import Model
 from pydantic import ValidationError
+
+from ane_serve.api import requests
+from ane_serve.api.answers import as_json
+from ane_serve.api.refusal import Refusal, refusal_of
+from ane_serve.generation import Ask, Finished, ServedSession, answers
+from ane_serve.jobs import Gone, Job, Jobs
+from ane_serve.pool import Model
 
 __all__ = ["answer_lines", "listen"]
 
@@ -62,7 +63,7 @@ def _from_ids(line: str) -> str:
 
 
 def told(done: Finished, start: float) -> dict:
-    """An answer in the source's form (`ane_book.serve.api.answers`)."""
+    """An answer in the source's form (`ane_serve.api.answers`)."""
     result = done.result
     return {
         "text": result.text,

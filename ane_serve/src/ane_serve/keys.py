@@ -21,8 +21,9 @@ import tomllib
 
 from ane_book.errors import InvalidInput
 from ane_book.options import Whole
-from ane_book.serve.api.refusal import Refusal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ane_serve.api.refusal import Refusal
 
 __all__ = ["Key", "check_keys", "find_key", "read_keys"]
 

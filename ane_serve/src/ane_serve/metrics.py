@@ -11,16 +11,17 @@ import sys
 import time
 from typing import Any, TypedDict
 
-from ane_book.serve.api.refusal import Refusal
-from ane_book.serve.jobs import Jobs
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ane_serve.api.refusal import Refusal
+from ane_serve.jobs import Jobs
 
 __all__ = ["Metrics", "Note", "log_lines"]
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 RATES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
-requests = logging.getLogger("ane_book.serve.requests")
+requests = logging.getLogger("ane_serve.requests")
 
 
 @dataclass
@@ -56,7 +57,7 @@ def log_lines() -> None:
     """Have the server's loggers write to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_MetricLines())
-    for name, level in (("ane_book.serve", logging.INFO), ("uvicorn.error", logging.WARNING)):
+    for name, level in (("ane_serve", logging.INFO), ("uvicorn.error", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)

@@ -13,17 +13,17 @@ import logging
 import re
 from uuid import uuid4
 
-from ane_book.serve.api.answers import as_json
-from ane_book.serve.api.refusal import Refusal
-from ane_book.serve.keys import Key, find_key
-from ane_book.serve.metrics import Metrics, Note
+from ane_serve.api.answers import as_json
+from ane_serve.api.refusal import Refusal
+from ane_serve.keys import Key, find_key
+from ane_serve.metrics import Metrics, Note
 
 __all__ = ["Middleware"]
 
 OPEN = ("/", "/health")  # paths that need no key
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
-log = logging.getLogger("ane_book.serve")
+log = logging.getLogger("ane_serve")
 
 
 @dataclass

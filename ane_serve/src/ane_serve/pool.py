@@ -18,15 +18,16 @@ from ane_book.errors import InvalidInput
 from ane_book.runtime import Embedder, Reranker, Session
 from ane_book.runtime.adapters import Adapter, read_adapter
 from ane_book.runtime.backends import Backend
-from ane_book.serve.api.refusal import Refusal
-from ane_book.serve.generation import ServedSession
+
+from ane_serve.api.refusal import Refusal
+from ane_serve.generation import ServedSession
 
 __all__ = ["EMBEDDING", "RERANKING", "TEXT", "Model", "Pool", "adapted_models", "bundle_model"]
 
 TEXT, EMBEDDING, RERANKING = "text-generation", "embedding", "reranking"
 DOES = {TEXT: "generates text", EMBEDDING: "makes vectors", RERANKING: "scores documents"}
 
-log = logging.getLogger("ane_book.serve")
+log = logging.getLogger("ane_serve")
 
 
 @dataclass(frozen=True, eq=False)

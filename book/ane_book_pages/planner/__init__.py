@@ -4,7 +4,7 @@
     HTML(planner())
 
 It is self-contained HTML with data, script and style. The bytes of every package are those of
-`ane_book.conversion.plan`, the ranges those of `ane_book.evidence.cost`; the script only adds and
+`ane_book.conversion.plan`, the ranges those of `mlprogram.ane.cost`; the script only adds and
 divides, and a test compares it with `predict`.
 """
 
@@ -13,15 +13,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ane_book.claims import Claim
 from ane_book.conversion.plan import Plan, find_config, plan
 from ane_book.conversion.quantize import SCHEMES
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost.chips import chips, parameter
-from ane_book.evidence.cost.model import form_of
 from ane_book.models import DecoderConfig, find
 from ane_book.reference import reference_models
+from mlprogram.ane.claims import Claim
+from mlprogram.ane.cost.chips import chips, parameter
+from mlprogram.ane.cost.model import form_of
 
 __all__ = ["LIMITS", "planner", "planner_data", "quants"]
 

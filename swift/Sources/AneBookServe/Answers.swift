@@ -3,7 +3,7 @@ import Foundation
 
 /// An answer in progress, in OpenAI's shape, whole or in chunks, with figures of its speed.
 ///
-/// The names and their order are those of `ane_book.serve.api.answers`.
+/// The names and their order are those of `ane_serve.api.answers`.
 struct Answers {
     enum Form { case chat, completion, source }
     let model: String, seal: String, form: Form

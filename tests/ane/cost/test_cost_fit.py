@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import get_args
 
-from ane_book.book import cost_judged, fit
-from ane_book.book.cost_published import Figure, Role, decode_figures, read_rows
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost import parameter, predict
+from ane_book_pages import cost_judged, fit
+from ane_book_pages.cost_published import Figure, Role, decode_figures, read_rows
+from mlprogram.ane.cost import parameter, predict
 import pytest
 
 PUBLISHED = Path(__file__).parents[3] / "research" / "measurements" / "published.json"

@@ -7,13 +7,12 @@ import tomllib
 from _command import ane_book as command
 from _command import refused
 import ane_book
-from ane_book import claims
-from ane_book.book import planner
 from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
-from ane_book.evidence import cost
-from ane_book.evidence.cost import (
+from ane_book_pages import planner
+from mlprogram.ane import claims, cost
+from mlprogram.ane.cost import (
     Interval,
     TokenWork,
     chips,
@@ -23,7 +22,7 @@ from ane_book.evidence.cost import (
     saving,
     work_of,
 )
-from ane_book.evidence.cost.chips import BORROWED, DATA
+from mlprogram.ane.cost.chips import BORROWED, DATA
 import numpy as np
 import pytest
 

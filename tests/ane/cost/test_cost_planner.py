@@ -5,12 +5,12 @@ import json
 import re
 
 from _chromium import PHONE, chromium, needs_chromium
-from ane_book.book import planner as page_module
-from ane_book.book.planner import LIMITS, planner, planner_data, quants
 from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost import chips, predict, work_of
+from ane_book_pages import planner as page_module
+from ane_book_pages.planner import LIMITS, planner, planner_data, quants
+from mlprogram.ane.cost import chips, predict, work_of
 import pytest
 
 #: Every choice of model, weights and limit with two contexts: what is asked, and the prediction for

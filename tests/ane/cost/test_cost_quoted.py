@@ -4,10 +4,10 @@ import re
 
 from ane_book.conversion.plan import plan
 from ane_book.conversion.recipe import make_recipe
-from ane_book.evidence import cost
-from ane_book.evidence.cost.quoted import quoted
 from ane_book.models import read_config
 from ane_book.reference import reference_models
+from mlprogram.ane import cost
+from mlprogram.ane.cost.quoted import quoted
 import pytest
 
 QUOTED = {name: model for name, model in reference_models().items() if model.published}

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost import TokenWork, parameter, predict, segments_of
-from ane_book.evidence.placement import place
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
+from mlprogram.ane.cost import TokenWork, parameter, predict, segments_of
+from mlprogram.ane.placement import place
 import numpy as np
 import pytest
 

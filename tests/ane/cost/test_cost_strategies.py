@@ -2,9 +2,9 @@
 
 from _command import ane_book as command
 import ane_book
-from ane_book.evidence import cost
-from ane_book.evidence.cost import TokenWork, find_chip, parameter, predict, work_of
-from ane_book.evidence.cost.strategies import crossings
+from mlprogram.ane import cost
+from mlprogram.ane.cost import TokenWork, find_chip, parameter, predict, work_of
+from mlprogram.ane.cost.strategies import crossings
 import numpy as np
 import pytest
 

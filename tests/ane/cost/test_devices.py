@@ -1,10 +1,10 @@
 """The memory of devices: sourced, compared with both counts of what is wired."""
 
-from ane_book import claims
 from ane_book.conversion.plan.wired import WiredBytes
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost.chips import DATA
-from ane_book.evidence.cost.devices import devices, find_device
+from mlprogram.ane import claims
+from mlprogram.ane.cost.chips import DATA
+from mlprogram.ane.cost.devices import devices, find_device
 import pytest
 
 GB = 10**9

@@ -7,12 +7,11 @@ import struct
 from urllib.parse import quote
 
 from _broken import BROKEN, X, model, pointwise, sound
-from ane_book import claims
 from ane_book.errors import InvalidInput, InvalidPackage
-from ane_book.evidence import laws
-from ane_book.evidence.laws import OF_ASSETS, OF_FUNCTIONS, OF_PACKAGES
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
+from mlprogram.ane import claims, laws
+from mlprogram.ane.laws import OF_ASSETS, OF_FUNCTIONS, OF_PACKAGES
 from mlprogram.package.container import save
 from mlprogram.package.files import proto
 import numpy as np
@@ -67,7 +66,7 @@ class TestLaws:
         assert rules.keys() == OF_FUNCTIONS.keys() | OF_PACKAGES.keys() | of_assets | apart
         assert all(rule.claim is claims.find(name) for name, rule in rules.items())
         planted = {broken.rule for broken in BROKEN}
-        # those of assets in tests/core_ai
+        # those of assets in tests/coreai
         tested_below_and_with_runs = {*OF_PACKAGES, *of_assets, "loaded-3gb", "sum-most"}
         assert rules.keys() - planted == tested_below_and_with_runs
 

@@ -14,7 +14,7 @@ import sys
 from ane_book import device
 from mlprogram import machine
 
-PROBE = "ane_book.evidence.mac.probe"
+PROBE = "mlprogram.ane.mac.probe"
 
 
 class Darwin:

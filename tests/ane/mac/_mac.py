@@ -33,7 +33,7 @@ from coremltools.models import compute_device, compute_plan
 for name in OTHERS:
     del sys.modules[name]
 
-from ane_book.evidence.mac import probe
+from mlprogram.ane.mac import probe
 import mlprogram.coreml
 from mlprogram.package.reader import Package
 import numpy as np

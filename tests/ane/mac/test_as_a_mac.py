@@ -13,8 +13,8 @@ import sys
 from _nine_ops import nine_ops
 from _patience import HANGING
 from ane_book.bundle import Bundle
-from ane_book.evidence.mac import child
 from ane_book.evidence.report import read_report
+from mlprogram.ane.mac import child
 import pytest
 
 AS_A_MAC = Path(__file__).with_name("_as_a_mac.py")

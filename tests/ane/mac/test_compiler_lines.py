@@ -1,6 +1,6 @@
 """The lines of the engine's compiler, as people reported them."""
 
-from ane_book.evidence.mac.compiler import Fault, read_faults
+from mlprogram.ane.mac.compiler import Fault, read_faults
 import pytest
 
 #: From apple/coremltools#2247, its paths cut.

@@ -13,12 +13,12 @@ from unittest.mock import patch
 from _networks import half, save
 from _patience import HANGING
 from ane_book import device
-from ane_book.evidence.mac import plan as coreml_plan
-from ane_book.evidence.mac.plan import CoreMLPlan, PlannedOp
-from ane_book.evidence.mac.probe import Probe
-from ane_book.evidence.placement import place
 from coremltools.converters.mil import Builder as mb
 from coremltools.models import compute_device, compute_plan
+from mlprogram.ane.mac import plan as coreml_plan
+from mlprogram.ane.mac.plan import CoreMLPlan, PlannedOp
+from mlprogram.ane.mac.probe import Probe
+from mlprogram.ane.placement import place
 import pytest
 
 BAND_PART = """\

@@ -4,11 +4,11 @@ from dataclasses import replace
 import json
 
 from _segmenter import GRAPHS, PLANS, ROOT, script
-from ane_book.book.placement_fit import ROOFS, fit
-from ane_book.book.placement_judged import spread
-from ane_book.evidence.placement.estimator import Estimator, work
-from ane_book.evidence.placement.graph import GraphOp
-from ane_book.evidence.placement.support import table
+from ane_book_pages.placement_fit import ROOFS, fit
+from ane_book_pages.placement_judged import spread
+from mlprogram.ane.placement.estimator import Estimator, work
+from mlprogram.ane.placement.graph import GraphOp
+from mlprogram.ane.placement.support import table
 from mlprogram.package.values import TensorType
 import pytest
 

@@ -3,8 +3,8 @@
 import json
 
 from _segmenter import PLANS, ROOT, script
-from ane_book.book.placement_networks import op_facts
-from ane_book.evidence.placement.support import support
+from ane_book_pages.placement_networks import op_facts
+from mlprogram.ane.placement.support import support
 import pytest
 
 FACTS = json.loads((ROOT / "research/measurements/network_plans.json").read_text())

@@ -4,7 +4,7 @@ from itertools import product
 from random import Random
 
 from _segmenter import GRAPHS
-from ane_book.evidence.placement.path import ANE, LAUNCH, OUTPUT, SWITCH, cost, segments, shortest
+from mlprogram.ane.placement.path import ANE, LAUNCH, OUTPUT, SWITCH, cost, segments, shortest
 import pytest
 
 CLOSE = 2e-5  # ms: the estimates come with six digits

@@ -11,13 +11,13 @@ from _command import refused
 from _networks import convolutions, half, save
 from _segmenter import GRAPHS
 from ane_book.errors import InvalidInput
-from ane_book.evidence.placement import place
-from ane_book.evidence.placement.edits import edits
-from ane_book.evidence.placement.estimator import work
-from ane_book.evidence.placement.support import support
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from mlprogram import save as write
+from mlprogram.ane.placement import place
+from mlprogram.ane.placement.edits import edits
+from mlprogram.ane.placement.estimator import work
+from mlprogram.ane.placement.support import support
 from mlprogram.package.values import TensorType
 from mlprogram.package.weight_file import BlobFile
 import numpy as np

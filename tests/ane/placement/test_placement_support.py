@@ -5,11 +5,11 @@ from pathlib import Path
 import re
 
 from _segmenter import GRAPHS, PLANS
-from ane_book import claims
-from ane_book.evidence.placement import support as placement_support
-from ane_book.evidence.placement.estimator import Estimator, work
-from ane_book.evidence.placement.graph import GraphOp
-from ane_book.evidence.placement.support import Support, support, table, whole_program
+from mlprogram.ane import claims
+from mlprogram.ane.placement import support as placement_support
+from mlprogram.ane.placement.estimator import Estimator, work
+from mlprogram.ane.placement.graph import GraphOp
+from mlprogram.ane.placement.support import Support, support, table, whole_program
 from mlprogram.package.validation.signatures import NEEDED
 from mlprogram.package.values import TensorType
 import pytest

@@ -1,11 +1,11 @@
 """precision="ane": each published fault of the engine, by the source's own cases and a rule."""
 
-from ane_book.claims import find
 from ane_book.cli import app
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram
+from mlprogram.ane.claims import find
 from mlprogram.compare.packages import compare_packages
 from mlprogram.errors import InvalidInput
 from mlprogram.ops import OPS

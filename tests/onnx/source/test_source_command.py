@@ -7,7 +7,7 @@ import zipfile
 from _command import ane_book, refused
 from _sources import NETWORKS, export, faulty, made, package
 from ane_book.errors import InvalidInput
-from ane_book.evidence.source import compare_with_source
+from mlprogram.onnx.source import compare_with_source
 import numpy as np
 import pytest
 import torch

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from _sources import NETWORKS, faulty, made, package, source_files
-from ane_book.evidence.source import compare_with_source
+from mlprogram.onnx.source import compare_with_source
 import pytest
 import torch
 from torch import nn

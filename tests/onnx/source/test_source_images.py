@@ -1,8 +1,8 @@
 """Packages with image inputs: what is done to pixels, on both sides, as a whole."""
 
 from _sources import export, package
-from ane_book.evidence.source import compare_with_source
 import coremltools as ct
+from mlprogram.onnx.source import compare_with_source
 import pytest
 import torch
 from torch import nn

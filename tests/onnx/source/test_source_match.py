@@ -1,10 +1,10 @@
 """Matching by value: what counts as the same numbers, and what does not; compressed weights."""
 
 from _sources import NETWORKS, export, faulty, made, package
-from ane_book.evidence.source import compare_with_source
-from ane_book.evidence.source.match import PackageValue, ValueIndex, align, gap
 import coremltools as ct
 from coremltools.optimize import coreml as cto
+from mlprogram.onnx.source import compare_with_source
+from mlprogram.onnx.source.match import PackageValue, ValueIndex, align, gap
 import numpy as np
 import pytest
 import torch

@@ -8,8 +8,8 @@ which a norm that follows takes everything away.
 from _quiet import QUIET
 from _quiet_faults import FAULTS, Fault
 from _sources import export, package, source_files
-from ane_book.evidence.source import compare_with_source
 import mlprogram
+from mlprogram.onnx.source import compare_with_source
 import numpy as np
 import pytest
 import torch

@@ -10,9 +10,9 @@ import functools
 import warnings
 
 from _sources import export, package
-from ane_book.evidence.source import compare_with_source
-from ane_book.onnx.graph import convert_graph
 import coremltools as ct
+from mlprogram.onnx.graph import convert_graph
+from mlprogram.onnx.source import compare_with_source
 import numpy as np
 import onnx
 from onnx import helper

@@ -1,10 +1,10 @@
 """Detectors whose packages suppress boxes: before and after, and why the two part."""
 
 import ane_book  # noqa: F401  silences what coremltools prints
-from ane_book.evidence.source import compare_with_source
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.proto import Model_pb2
+from mlprogram.onnx.source import compare_with_source
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save
 import pytest

@@ -13,10 +13,11 @@ import time
 from uuid import uuid4
 
 from ane_book.runtime.reranker import Ranked
-from ane_book.serve.generation import CallPiece, Finished, TextPiece, Token, Weighed
-from ane_book.serve.splitting import Part
-from ane_book.text.calls import CallPart
 import numpy as np
+
+from ane_serve.generation import CallPiece, Finished, TextPiece, Token, Weighed
+from ane_serve.splitting import Part
+from ane_serve.tools.calls import CallPart
 
 __all__ = [
     "ChatShape", "CompletionShape", "as_json", "choices", "event", "ranking", "vectors",

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from ane_book.serve.api.refusal import Refusal
 from ane_book.text.chat import DEEPEST, too_deep
 from pydantic import BaseModel, ConfigDict, model_validator
+
+from ane_serve.api.refusal import Refusal
 
 __all__ = ["Closed", "check_depth"]
 

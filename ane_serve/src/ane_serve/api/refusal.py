@@ -6,7 +6,7 @@ from ane_book.errors import AneBookError, InvalidInput, PromptTooLong, printable
 
 __all__ = ["Refusal", "refusal_of"]
 
-log = logging.getLogger("ane_book.serve")
+log = logging.getLogger("ane_serve")
 
 
 class Refusal(Exception):

@@ -9,9 +9,11 @@ import re
 from typing import Annotated, Any, Literal, cast
 
 from ane_book.options import Effort, Real, Whole
-from ane_book.serve.api.closed import Closed, check_depth
-from ane_book.serve.api.refusal import Refusal
-from ane_book.serve.api.tools import (
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from ane_serve.api.closed import Closed, check_depth
+from ane_serve.api.refusal import Refusal
+from ane_serve.api.tools import (
     MOST_TOOLS,
     EarlierCall,
     ResponseFormat,
@@ -19,9 +21,8 @@ from ane_book.serve.api.tools import (
     ToolChoice,
     choice_of,
 )
-from ane_book.serve.generation import Ask
-from ane_book.text.tools import Calling
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from ane_serve.generation import Ask
+from ane_serve.tools.tools import Calling
 
 __all__ = [
     "Chat",
@@ -267,7 +268,7 @@ class Completion(_Sampled):
 
     @property
     def plainly_asked(self) -> bool:
-        """Whether it is asked in the source's form (`ane_book.serve.api.answers`)."""
+        """Whether it is asked in the source's form (`ane_serve.api.answers`)."""
         return isinstance(self.prompt, str) and (self.model is None or self.system is not None)
 
     def prompts(self) -> list[str | list[int]]:

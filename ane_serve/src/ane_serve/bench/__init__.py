@@ -1,6 +1,6 @@
 """How fast a model answers: five prompts, in this process or on any OpenAI-compatible server.
 
-    from ane_book.bench import InProcess, Server, measure
+    from ane_serve.bench import InProcess, Server, measure
 
     report = measure([InProcess(session), Server("http://127.0.0.1:1234/v1")])
     print(report.text())
@@ -12,12 +12,12 @@ engine or a server reports itself stand beside it, and are not mixed with it.
 Told of in the appendix "The libraries, name by name".
 """
 
-from ane_book.bench.answer import TimedAnswer
-from ane_book.bench.client import Server
-from ane_book.bench.local import InProcess, cold_start
-from ane_book.bench.measure import Asked, measure
-from ane_book.bench.prompts import PROMPTS, Prompt
-from ane_book.bench.report import BenchReport
+from ane_serve.bench.answer import TimedAnswer
+from ane_serve.bench.client import Server
+from ane_serve.bench.local import InProcess, cold_start
+from ane_serve.bench.measure import Asked, measure
+from ane_serve.bench.prompts import PROMPTS, Prompt
+from ane_serve.bench.report import BenchReport
 
 __all__ = [
     "PROMPTS",

@@ -20,9 +20,10 @@ from threading import Timer
 from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
-from ane_book.bench.answer import TimedAnswer, timed
-from ane_book.bench.prompts import Prompt
 from ane_book.errors import InvalidInput, ServerError
+
+from ane_serve.bench.answer import TimedAnswer, timed
+from ane_serve.bench.prompts import Prompt
 
 __all__ = ["Server"]
 

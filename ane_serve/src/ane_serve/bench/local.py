@@ -6,11 +6,12 @@ import subprocess
 import sys
 import time
 
-from ane_book.bench.answer import TimedAnswer, timed
-from ane_book.bench.prompts import PROMPTS, Prompt
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.text.chat import Messages
+
+from ane_serve.bench.answer import TimedAnswer, timed
+from ane_serve.bench.prompts import PROMPTS, Prompt
 
 __all__ = ["InProcess", "cold_start"]
 

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ane_book.bench.answer import TimedAnswer
-from ane_book.bench.prompts import PROMPTS, Prompt
-from ane_book.bench.report import BenchReport, BenchSubject
 from ane_book.errors import InvalidInput
+
+from ane_serve.bench.answer import TimedAnswer
+from ane_serve.bench.prompts import PROMPTS, Prompt
+from ane_serve.bench.report import BenchReport, BenchSubject
 
 __all__ = ["Asked", "measure"]
 

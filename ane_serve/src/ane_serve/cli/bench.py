@@ -13,7 +13,7 @@ from ane_book.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:
-    from ane_book.bench import Asked
+    from ane_serve.bench import Asked
 
 __all__ = ["bench_command"]
 
@@ -61,7 +61,7 @@ def bench_command(
     Prefill and decode in tokens a second, latency, a fresh process' start, and how much they vary.
     With --url the same prompts go to a server by OpenAI's API, in turns with the model here.
     """
-    from ane_book import bench
+    from ane_serve import bench
 
     if model is None and not url:
         raise typer.BadParameter("give a model, --url, or both")

@@ -15,7 +15,8 @@ import typer
 
 if TYPE_CHECKING:
     from ane_book.bundle import Bundle
-    from ane_book.serve.pool import Model
+
+    from ane_serve.pool import Model
 
 __all__ = ["serve"]
 
@@ -112,10 +113,10 @@ def serve(
         found = [_model(each, cluster is not None, **how) for each in models]
         if stdin:
             return _answer_stdin(*found)
-        from ane_book.serve.app import create_app
-        from ane_book.serve.keys import read_keys
-        from ane_book.serve.pool import adapted_models
-        from ane_book.serve.server import run
+        from ane_serve.app import create_app
+        from ane_serve.keys import read_keys
+        from ane_serve.pool import adapted_models
+        from ane_serve.server import run
 
         app = create_app(
             [*found, *(adapted_models(found, folders) if folders else ())],
@@ -203,7 +204,7 @@ def _how(precision: str, backend: str, force: bool) -> dict[str, str | bool | No
 
 def _answer_stdin(model: "Model") -> None:
     """Answer each line of stdin with a line on stdout."""
-    from ane_book.serve.json_lines import answer_lines
+    from ane_serve.json_lines import answer_lines
 
     for line in answer_lines(sys.stdin, *model.slots()[:1]):
         print(line, flush=True)
@@ -211,7 +212,7 @@ def _answer_stdin(model: "Model") -> None:
 
 def _join(address: str, stack: ExitStack) -> int:
     """Join a cluster until the stack closes; return its number of machines."""
-    from ane_book.cluster.connection import joined, machines
+    from ane_serve.cluster.connection import joined, machines
 
     stack.enter_context(joined(address))
     return max(1, len(machines()))
@@ -241,10 +242,10 @@ def _model(given: str, is_cut: bool, **how: str | bool | None) -> "Model":
 
 
 def _served(bundle: "Bundle", name: str | None, is_cut: bool, **how) -> "Model":
-    from ane_book.serve.pool import TEXT, bundle_model
+    from ane_serve.pool import TEXT, bundle_model
 
     if not is_cut or bundle.manifest.task != TEXT:
         return bundle_model(bundle, name, **how)
-    from ane_book.cluster.pipeline import ClusterPipeline
+    from ane_serve.cluster.pipeline import ClusterPipeline
 
     return bundle_model(bundle, name, sessions=lambda: ClusterPipeline(bundle, **how).sessions())

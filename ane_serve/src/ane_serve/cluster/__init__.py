@@ -1,7 +1,7 @@
 """One model on several machines: ranges of its layers as Ray actors, requests in a pipeline.
 
-    from ane_book.cluster.connection import joined
-    from ane_book.cluster.pipeline import ClusterPipeline
+    from ane_serve.cluster.connection import joined
+    from ane_serve.cluster.pipeline import ClusterPipeline
 
     with joined("auto"), ClusterPipeline("bundle") as pipeline:
         session = pipeline.session()

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 import weakref
 
 from ane_book.bundle import Bundle, opened
-from ane_book.cluster.layout import units
-from ane_book.cluster.placement import PlacedStage, Stages, place, result
 from ane_book.errors import InvalidInput, MachineLost
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import choose_backend
@@ -28,6 +26,9 @@ from ane_book.runtime.model_runner import ModelRunner
 from ane_book.runtime.session import Session
 from ane_book.runtime.shards import has_memory
 import numpy as np
+
+from ane_serve.cluster.layout import units
+from ane_serve.cluster.placement import PlacedStage, Stages, place, result
 
 __all__ = ["ClusterPipeline"]
 

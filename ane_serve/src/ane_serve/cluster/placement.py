@@ -7,10 +7,6 @@ import time
 from typing import Any
 
 from ane_book.bundle import Bundle
-from ane_book.cluster.connection import machines
-from ane_book.cluster.files import pieces
-from ane_book.cluster.layout import cut, sizes
-from ane_book.cluster.stage import Stage
 from ane_book.errors import AneBookError, InvalidInput, MachineLost
 import ray
 from ray.util.placement_group import (
@@ -19,6 +15,11 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from ane_serve.cluster.connection import machines
+from ane_serve.cluster.files import pieces
+from ane_serve.cluster.layout import cut, sizes
+from ane_serve.cluster.stage import Stage
 
 __all__ = ["PlacedStage", "Stages", "lost", "place", "result"]
 

@@ -1,7 +1,7 @@
 """Plan a model on several machines: the layers of each, bytes over the network, speed limits.
 
 A machine's time for a token is taken as its bytes of weights, which is what a token costs to read;
-`ane_book.evidence.cost` predicts it where a chip is named. A token makes two hops to every machine
+`mlprogram.ane.cost` predicts it where a chip is named. A token makes two hops to every machine
 but the host's, there and back: Ray hands small results on through the process that asked for them.
 
 Letters: C hidden size, T tokens of a prefill call.
@@ -10,11 +10,12 @@ Letters: C hidden size, T tokens of a prefill call.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ane_book.cluster.layout import cut
 from ane_book.conversion.plan import Plan
 from ane_book.conversion.plan.report import listed
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost import Estimate, Interval, TokenWork, predict, work_of
+from mlprogram.ane.cost import Estimate, Interval, TokenWork, predict, work_of
+
+from ane_serve.cluster.layout import cut
 
 __all__ = ["Machines", "split"]
 

@@ -1,7 +1,7 @@
 """A range of layers on one machine: the actor that loads its packages, and keeps caches by session.
 
-It knows nothing of Ray: `ane_book.cluster.placement` makes an actor of it. Calls come one at a time
-and in the order in which they were made.
+It knows nothing of Ray: `ane_serve.cluster.placement` makes an actor of it. Calls come one at a
+time and in the order in which they were made.
 
 Letters: C hidden size, R rows of a value, T tokens of a call, n of it that are no padding.
 """
@@ -13,8 +13,6 @@ import platform
 from ane_book import __version__
 from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
-from ane_book.cluster.files import Files
-from ane_book.cluster.layout import crossing, units
 from ane_book.runtime.backends import choose_backend
 from ane_book.runtime.inputs import HostInputs
 from ane_book.runtime.model_runner import check_memory
@@ -22,11 +20,14 @@ from ane_book.runtime.shards import Shard, load_steps
 import mlprogram
 import numpy as np
 
+from ane_serve.cluster.files import Files
+from ane_serve.cluster.layout import crossing, units
+
 __all__ = ["Stage"]
 
 
 class Stage:
-    """Some units of a bundle (`ane_book.cluster.layout`), one after the other, on this machine."""
+    """Some units of a bundle (`ane_serve.cluster.layout`), one after the other, on this machine."""
 
     def __init__(self) -> None:
         self._caches: dict[int, Shard] = {}

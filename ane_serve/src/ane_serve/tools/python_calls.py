@@ -8,8 +8,9 @@ import json
 import re
 
 from ane_book.errors import InvalidInput
-from ane_book.text.calls import ArgumentReader, CallPart
-from ane_book.text.xml_calls import HEEDED, SILENT, kinds, resolved
+
+from ane_serve.tools.calls import ArgumentReader, CallPart
+from ane_serve.tools.xml_calls import HEEDED, SILENT, kinds, resolved
 
 __all__ = ["PythonReader", "python_call", "python_rules"]
 

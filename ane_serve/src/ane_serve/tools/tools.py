@@ -28,11 +28,12 @@ import re
 from typing import Any, Literal
 
 from ane_book.errors import InvalidInput
-from ane_book.text.calls import CallReader, JsonReader
 from ane_book.text.chat import too_deep
-from ane_book.text.python_calls import PythonReader, python_call, python_rules
 from ane_book.text.schemas import SPACED, check_numbers
-from ane_book.text.xml_calls import XmlReader, xml_rules
+
+from ane_serve.tools.calls import CallReader, JsonReader
+from ane_serve.tools.python_calls import PythonReader, python_call, python_rules
+from ane_serve.tools.xml_calls import XmlReader, xml_rules
 
 __all__ = ["Calling", "ToolForm", "Tools", "cut_call", "end_of_thought", "tool_form"]
 

@@ -18,7 +18,8 @@ import json
 import re
 
 from ane_book.errors import InvalidInput
-from ane_book.text.calls import ArgumentReader, CallPart, overlap
+
+from ane_serve.tools.calls import ArgumentReader, CallPart, overlap
 
 __all__ = ["HEEDED", "SILENT", "XmlReader", "kinds", "resolved", "xml_rules"]
 

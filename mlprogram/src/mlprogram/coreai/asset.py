@@ -19,9 +19,9 @@ import sys
 from typing import Any
 
 from ane_book.bundle import content_hash
-from ane_book.coreai import listing
-from ane_book.coreai.values import check_installed
 from ane_book.errors import InvalidPackage, refuse_pointer
+from mlprogram.coreai import listing
+from mlprogram.coreai.values import check_installed
 from mlprogram.files import sha256
 
 __all__ = ["AssetOp", "check_asset", "check_origin", "old_locations", "origin", "read_program"]

@@ -20,11 +20,11 @@ import tempfile
 from typing import Any
 
 from ane_book.bundle import Bundle, regular_files
-from ane_book.coreai.asset import OWN, check_asset, check_origin, origin
-from ane_book.coreai.states import updates_apart
-from ane_book.coreai.values import as_value, check_installed, declared, lifted
-from ane_book.coreai.weights import WEIGHTS
 from ane_book.errors import InvalidInput, InvalidPackage
+from mlprogram.coreai.asset import OWN, check_asset, check_origin, origin
+from mlprogram.coreai.states import updates_apart
+from mlprogram.coreai.values import as_value, check_installed, declared, lifted
+from mlprogram.coreai.weights import WEIGHTS
 from mlprogram.ops import OPS
 from mlprogram.package.description import features
 from mlprogram.package.function import Function, Operation
@@ -52,7 +52,7 @@ def missing_ops(package: str | Path | Package) -> list[str]:
             f"coreai-core {found} writes no asset here, and macOS 27 refuses some of 1.0.0b1 "
             "(claim asset-locations): `pip install coreai-core==1.0.0b3`, or later"
         )
-    from ane_book.coreai.ops import COREAI_OPS
+    from mlprogram.coreai.ops import COREAI_OPS
 
     package = package if isinstance(package, Package) else Package(package)
     known = STRUCTURE | COREAI_OPS.keys() | WEIGHTS.keys()
@@ -228,7 +228,7 @@ class _Graph:
             raise ValueError("a second update of a state's memory, which the runtime would mix up")
         if operation.type in WEIGHTS:
             return self._make_weights(operation)
-        from ane_book.coreai.ops import COREAI_OPS
+        from mlprogram.coreai.ops import COREAI_OPS
 
         make = COREAI_OPS[operation.type]
         given: dict[str, Any] = {key: self._argument(operation, key) for key in operation.inputs}

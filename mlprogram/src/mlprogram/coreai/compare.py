@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ane_book.coreai.bridge import save_asset
-from ane_book.coreai.run import CoreAIBackend
 from mlprogram.compare import diff
 from mlprogram.compare.packages import Comparison
+from mlprogram.coreai.bridge import save_asset
+from mlprogram.coreai.run import CoreAIBackend
 from mlprogram.execute import arrays_of
 from mlprogram.package.reader import Package
 from mlprogram.run.program import MLProgram

@@ -12,9 +12,9 @@ from typing import Any
 
 from ane_book.bundle import content_hash
 from ane_book.bundle.cache import keep
-from ane_book.coreai.asset import check_asset, check_origin
-from ane_book.coreai.bridge import check_installed, save_asset
 from ane_book.errors import InvalidInput
+from mlprogram.coreai.asset import check_asset, check_origin
+from mlprogram.coreai.bridge import check_installed, save_asset
 from mlprogram.package.function import Function
 from mlprogram.package.reader import Package
 import numpy as np

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from ane_book.coreai.values import constant, dtype_of
+from mlprogram.coreai.values import constant, dtype_of
 from mlprogram.package.values import Constant
 from mlprogram.package.weight_file import unpack_bits
 import numpy as np

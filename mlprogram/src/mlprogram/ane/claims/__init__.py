@@ -1,6 +1,6 @@
 """The registry of claims about Apple's Neural Engine: each once, with its grade and evidence.
 
-    from ane_book import claims
+    from mlprogram.ane import claims
 
     claim = claims.find("axis-most")
     claim.value, claim.unit      # 65536, "elements"

@@ -1,6 +1,6 @@
 """The index of errors: what Core ML, its compilers and coremltools print, and what to do then.
 
-    from ane_book.claims import known_errors
+    from mlprogram.ane.claims import known_errors
 
     found = known_errors.explain("... ANECCompile() FAILED ...")
     found[0].means, found[0].do  # of the entry whose string is the longest in the text

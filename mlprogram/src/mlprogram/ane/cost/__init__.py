@@ -1,7 +1,7 @@
 """Predict the time of a token on a Neural Engine from a plan, without a Mac.
 
     import ane_book
-    from ane_book.evidence import cost
+    from mlprogram.ane import cost
 
     estimate = cost.predict(ane_book.plan("hy-mt", quant="int8"), "m4-max")
     estimate.tokens_s        # an interval, since every parameter is a range
@@ -20,8 +20,8 @@ adds an overhead too:
 Taught in the chapters "Experts" and "How fast will it be?".
 """
 
-from ane_book.evidence.cost.chips import chips, find_chip, parameter
-from ane_book.evidence.cost.model import (
+from mlprogram.ane.cost.chips import chips, find_chip, parameter
+from mlprogram.ane.cost.model import (
     Estimate,
     Interval,
     Term,
@@ -31,7 +31,7 @@ from ane_book.evidence.cost.model import (
     segments_of,
     work_of,
 )
-from ane_book.evidence.cost.strategies import crossings, facts
+from mlprogram.ane.cost.strategies import crossings, facts
 
 __all__ = [
     "Estimate",

@@ -1,17 +1,17 @@
 """The cost model's parameters: read bandwidth by chip, and overheads of packages and segments.
 
-They are in two files in the form of `ane_book.claims`, so that each number has its grade and its
-evidence: `data/chips.toml`, with a table for each chip, and `data/parameters.toml`.
+They are in two files in the form of `mlprogram.ane.claims`, so that each number has its grade and
+its evidence: `data/chips.toml`, with a table for each chip, and `data/parameters.toml`.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 import re
 
-from ane_book import claims
-from ane_book.claims import Claim
 from ane_book.device import chip_key
 from ane_book.errors import InvalidInput
+from mlprogram.ane import claims
+from mlprogram.ane.claims import Claim
 
 __all__ = ["BORROWED", "DATA", "chips", "find_chip", "parameter"]
 

@@ -1,6 +1,6 @@
 """Whether what a plan wires fits in the memory of a phone or Mac, as far as anybody has said.
 
-    from ane_book.evidence.cost.devices import find_device
+    from mlprogram.ane.cost.devices import find_device
 
     device = find_device("iphone-15-pro")     # or "16GB", a Mac with so much
     device.verdict(planned.wired)             # "yes", "no", "depends" or "unknown"
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ane_book import claims
-from ane_book.claims import Claim
 from ane_book.conversion.plan.wired import WiredBytes
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost.chips import DATA
 from ane_book.options import parse_bytes
+from mlprogram.ane import claims
+from mlprogram.ane.claims import Claim
+from mlprogram.ane.cost.chips import DATA
 
 __all__ = ["MemoryOf", "devices", "find_device"]
 

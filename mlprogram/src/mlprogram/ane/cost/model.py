@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from ane_book import claims
-from ane_book.claims import Claim
 from ane_book.conversion.plan import Plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost.chips import find_chip, parameter
 from ane_book.models import find
+from mlprogram.ane import claims
+from mlprogram.ane.claims import Claim
+from mlprogram.ane.cost.chips import find_chip, parameter
 import numpy as np
 
 if TYPE_CHECKING:
-    from ane_book.evidence.placement import Placement
+    from mlprogram.ane.placement import Placement
 
 __all__ = [
     "Estimate",

@@ -8,12 +8,12 @@ knows about it (`ane_book.reference.Published`).
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ane_book.claims import Claim
 from ane_book.conversion.plan import Plan, plan
 from ane_book.conversion.recipe import make_recipe
-from ane_book.evidence.cost.model import Interval, predict, work_of
 from ane_book.models import read_config
 from ane_book.reference import Published, reference_models
+from mlprogram.ane.claims import Claim
+from mlprogram.ane.cost.model import Interval, predict, work_of
 
 __all__ = ["quoted"]
 

@@ -11,11 +11,11 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import product
 
-from ane_book.claims import Claim
 from ane_book.conversion.plan import Plan
-from ane_book.evidence.cost.chips import find_chip, parameter
-from ane_book.evidence.cost.model import PER_MS, TokenWork, form_of, predict, work_of
-from ane_book.evidence.cost.quoted import quoted
+from mlprogram.ane.claims import Claim
+from mlprogram.ane.cost.chips import find_chip, parameter
+from mlprogram.ane.cost.model import PER_MS, TokenWork, form_of, predict, work_of
+from mlprogram.ane.cost.quoted import quoted
 import numpy as np
 
 __all__ = ["MOST", "crossings", "facts"]

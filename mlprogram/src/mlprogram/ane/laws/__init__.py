@@ -1,6 +1,6 @@
 """Lint packages for the Neural Engine: rules that look for what it refuses or runs slowly.
 
-    from ane_book.evidence import laws
+    from mlprogram.ane import laws
 
     report = laws.check("model.mlpackage")      # a .mlmodelc, a bundle, or a folder of them
     report = laws.check("model.aimodel")        # an asset of Core AI, by rules of its own
@@ -14,7 +14,7 @@
     report.py     findings as text, JSON, SARIF 2.1.0 and GitHub's annotations
 
 A package is read, not run, and weights are not decompressed. A package without findings is not
-proven to run on the engine: see `ane_book.evidence.placement` for a prediction of Core ML's
+proven to run on the engine: see `mlprogram.ane.placement` for a prediction of Core ML's
 planner, and measure on a Mac.
 
 Taught in the chapter "Will it run there?"; its findings are listed on the page "Every claim".
@@ -27,16 +27,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ane_book.errors import InvalidPackage
 from ane_book.evidence.inspect import is_bundle, refuse_weights
-from ane_book.evidence.laws.graph import ProgramGraph, Seen
-from ane_book.evidence.laws.report import LawReport
-from ane_book.evidence.laws.rule import Finding, Place, Rule, load
-from ane_book.evidence.laws.rules import assets, norms, ops, partitions, shapes, states, weights
+from mlprogram.ane.laws.graph import ProgramGraph, Seen
+from mlprogram.ane.laws.report import LawReport
+from mlprogram.ane.laws.rule import Finding, Place, Rule, load
+from mlprogram.ane.laws.rules import assets, norms, ops, partitions, shapes, states, weights
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package, read_programs
 import numpy as np
 
 if TYPE_CHECKING:  # pydantic and torch, which a package takes no time for
-    from ane_book.coreai.asset import AssetOp
+    from mlprogram.coreai.asset import AssetOp
 
 __all__ = ["Finding", "LawReport", "Rule", "check", "load", "packages_of"]
 
@@ -138,7 +138,7 @@ def _name(file: Path, root: Path) -> str:
 
 def _in_memory(model, rules: Mapping[str, Rule]) -> LawReport:
     """Check an MLModel of coremltools, whose ops may know their lines of torch source."""
-    from ane_book.evidence.laws.source import lines
+    from mlprogram.ane.laws.source import lines
 
     package = Package.from_spec(model.get_spec(), model.weights_dir)
     report = LawReport("the model", packages=1)
@@ -169,7 +169,7 @@ def _check_package(
 
 
 def _check_asset(asset: Path, rules: Mapping[str, Rule], report: LawReport, name: str) -> None:
-    from ane_book.coreai.asset import check_asset, old_locations, read_program
+    from mlprogram.coreai.asset import check_asset, old_locations, read_program
 
     check_asset(asset)
     report.packages += 1
@@ -203,7 +203,7 @@ def _place(graph: ProgramGraph, seen: Seen, package: str, lines: Mapping[str, st
 def _check_sums(path: Path, packages: list[Path], inputs, rule: Rule, report: LawReport) -> None:
     """Run the packages on `inputs`, and report sums that reach the rule's limit."""
     from ane_book.bundle import Bundle
-    from ane_book.evidence.laws import calibrate
+    from mlprogram.ane.laws import calibrate
 
     most = rule.claim.number
     if isinstance(inputs, str):

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
-from ane_book.evidence.laws.graph import Seen
-from ane_book.evidence.laws.rule import Severity
 from ane_book.evidence.parity.locate import golden_inputs
 from mlprogram import MLProgram
+from mlprogram.ane.laws.graph import Seen
+from mlprogram.ane.laws.rule import Severity
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package
 from mlprogram.run.products_summed import SUMS

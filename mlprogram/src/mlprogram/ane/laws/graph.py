@@ -7,7 +7,7 @@ weights. No weight is decompressed, and torch is not needed.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ane_book.evidence.laws.rule import Severity
+from mlprogram.ane.laws.rule import Severity
 from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant, TensorType

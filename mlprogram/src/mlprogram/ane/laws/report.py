@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ane_book.errors import printable
-from ane_book.evidence.laws.graph import Seen
-from ane_book.evidence.laws.rule import SEVERITIES, Finding, Place, Rule, Severity
+from mlprogram.ane.laws.graph import Seen
+from mlprogram.ane.laws.rule import SEVERITIES, Finding, Place, Rule, Severity
 
 if TYPE_CHECKING:  # pydantic, which a package takes no time for
     from ane_book.bundle.evidence import Level

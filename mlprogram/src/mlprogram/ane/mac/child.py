@@ -21,7 +21,7 @@ from ane_book import device
 
 __all__ = ["PROBE", "Outcome", "ask", "own_folder", "resident_bytes", "run", "tell"]
 
-PROBE = [sys.executable, "-m", "ane_book.evidence.mac.probe"]
+PROBE = [sys.executable, "-m", "mlprogram.ane.mac.probe"]
 
 PERIOD = 0.05  # seconds between two looks at a child
 MOST_TEXT = 200_000  # the last characters of a child's output that are kept

@@ -15,10 +15,10 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from ane_book import device
-from ane_book.evidence.mac import child
+from mlprogram.ane.mac import child
 
 if TYPE_CHECKING:  # the child needs none of it
-    from ane_book.evidence.placement.placed import Placement
+    from mlprogram.ane.placement.placed import Placement
 
 __all__ = ["ANE", "DEVICES", "CoreMLPlan", "PlannedOp", "ask", "read_plan"]
 

@@ -1,6 +1,6 @@
 """The child's program on a Mac: measure one function of a package, or the speed of a bundle.
 
-    python -m ane_book.evidence.mac.probe REQUEST.json
+    python -m mlprogram.ane.mac.probe REQUEST.json
 
 Written against coremltools 9.0 (`models/compute_plan.py`, `models/_compiled_model.py`). Tested on
 Linux with the executor in Core ML's place; not yet run on a Mac.
@@ -22,8 +22,8 @@ import sys
 import time
 from typing import TypeVar
 
-from ane_book.evidence.mac.child import own_folder, resident_bytes, tell
-from ane_book.evidence.mac.plan import DEVICES, PlannedOp
+from mlprogram.ane.mac.child import own_folder, resident_bytes, tell
+from mlprogram.ane.mac.plan import DEVICES, PlannedOp
 import numpy as np
 
 __all__ = ["main"]
@@ -37,7 +37,7 @@ PROGRESS = 25  # predictions of the soak between two events
 def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text())
     if request["what"] == "speed":
-        from ane_book.evidence.mac.speed import tell_speed  # which imports torch
+        from ane_book.evidence.speed import tell_speed  # which imports torch
 
         tell_speed(request)
         return

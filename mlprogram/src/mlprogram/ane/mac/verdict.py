@@ -26,11 +26,11 @@ from functools import cached_property
 from pathlib import Path
 import signal
 
-from ane_book.claims.known_errors import explain
-from ane_book.evidence.mac.child import Outcome
-from ane_book.evidence.mac.compiler import read_faults
-from ane_book.evidence.mac.plan import CoreMLPlan
 from ane_book.layout import layout_of
+from mlprogram.ane.claims.known_errors import explain
+from mlprogram.ane.mac.child import Outcome
+from mlprogram.ane.mac.compiler import read_faults
+from mlprogram.ane.mac.plan import CoreMLPlan
 import numpy as np
 
 __all__ = ["COSINE", "RESIDENT", "Residency", "judge"]

@@ -5,6 +5,6 @@ Three parts, each of which can be tested by itself: `support` (whether the ANE t
 combines them, `edits` looks for changes that would help. Neither torch nor weights are needed.
 """
 
-from ane_book.evidence.placement.placed import Placement, place
+from mlprogram.ane.placement.placed import Placement, place
 
 __all__ = ["Placement", "place"]

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
-from ane_book.evidence.placement.path import ANE, LAUNCH, OUTPUT
-from ane_book.evidence.placement.placed import Placed, Placement, reading
+from mlprogram.ane.placement.path import ANE, LAUNCH, OUTPUT
+from mlprogram.ane.placement.placed import Placed, Placement, reading
 
 __all__ = ["Edit", "edits", "merged"]
 

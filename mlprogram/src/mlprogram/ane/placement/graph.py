@@ -8,7 +8,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from math import prod
 
-from ane_book.evidence.laws.graph import ProgramGraph
+from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant, TensorType

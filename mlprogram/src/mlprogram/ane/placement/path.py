@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ane_book import claims
+from mlprogram.ane import claims
 
 __all__ = ["ANE", "BACKENDS", "LAUNCH", "OUTPUT", "SWITCH", "Path", "cost", "segments", "shortest"]
 

@@ -14,11 +14,11 @@ from functools import cached_property
 from pathlib import Path
 
 from ane_book.errors import InvalidInput
-from ane_book.evidence.placement.estimator import Estimator, Range, work
-from ane_book.evidence.placement.graph import GraphOp, read_ops
-from ane_book.evidence.placement.path import ANE, segments, shortest
-from ane_book.evidence.placement.path import Path as Route
-from ane_book.evidence.placement.support import Support, support, table, whole_program
+from mlprogram.ane.placement.estimator import Estimator, Range, work
+from mlprogram.ane.placement.graph import GraphOp, read_ops
+from mlprogram.ane.placement.path import ANE, segments, shortest
+from mlprogram.ane.placement.path import Path as Route
+from mlprogram.ane.placement.support import Support, support, table, whole_program
 from mlprogram.package.function import Function
 from mlprogram.package.reader import Package
 

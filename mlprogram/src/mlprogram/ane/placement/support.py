@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 import tomllib
 
-from ane_book import claims
-from ane_book.evidence.placement.graph import BLOCKS, GraphOp
+from mlprogram.ane import claims
+from mlprogram.ane.placement.graph import BLOCKS, GraphOp
 from mlprogram.package.values import TensorType
 
 __all__ = ["Support", "support", "table", "whole_program"]

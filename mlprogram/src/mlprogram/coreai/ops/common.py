@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from ane_book.coreai.values import constant
 from coreai import authoring as ai
+from mlprogram.coreai.values import constant
 import numpy as np
 
 __all__ = ["constant", "counts", "ints", "is_float", "like", "reshaped", "shape_of", "wide"]

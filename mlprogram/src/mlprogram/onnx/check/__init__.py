@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidInput
-from ane_book.onnx.check.inputs import given_inputs, random_inputs
-from ane_book.onnx.graph.source import GraphSource
-from ane_book.onnx.runtime import open_session
 from mlprogram import MLProgram
 from mlprogram.compare import diff, percent
 from mlprogram.compare.numerics import report
+from mlprogram.onnx.check.inputs import given_inputs, random_inputs
+from mlprogram.onnx.graph.source import GraphSource
+from mlprogram.onnx.runtime import open_session
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidInput
-from ane_book.onnx.file import attribute, constants_of
 from mlprogram import MLProgram
+from mlprogram.onnx.file import attribute, constants_of
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra

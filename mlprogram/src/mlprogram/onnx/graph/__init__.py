@@ -2,7 +2,7 @@
 
 `convert_graph` reads the file, folds constants, translates each other node to MIL, and has
 coremltools run its passes and write the package. A node without a form in MIL is refused by name.
-Language models in ONNX Runtime's form become stateful bundles instead: see `ane_book.onnx.decoder`.
+Language models in ONNX Runtime's form become stateful bundles instead: see `ane_book.weights.onnx`.
 
     source.py      reads the file and expands function operators
     older.py       converts old opsets
@@ -73,12 +73,12 @@ def convert_graph(
 
 def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mapping):
     """Translate the graph to a Program of coremltools; also give the names that it changed."""
-    from ane_book.onnx.graph.half import bound_masks
-    from ane_book.onnx.graph.signature import GraphSignature
-    from ane_book.onnx.graph.source import GraphSource
-    from ane_book.onnx.graph.translate import GraphWalk
     import coremltools as ct
     from coremltools.converters.mil.mil import Function, Program
+    from mlprogram.onnx.graph.half import bound_masks
+    from mlprogram.onnx.graph.signature import GraphSignature
+    from mlprogram.onnx.graph.source import GraphSource
+    from mlprogram.onnx.graph.translate import GraphWalk
 
     walk = GraphWalk(GraphSource(path), constants)
     signature = GraphSignature(walk, shapes, precision)
@@ -111,8 +111,8 @@ def _write(program, renamed: list[tuple[str, str, str]], out: Path, precision: P
 
     A changed name is kept in the description of its input or output.
     """
-    from ane_book.onnx.graph.half import is_half
     import coremltools as ct
+    from mlprogram.onnx.graph.half import is_half
 
     numbers = ct.precision.FLOAT32
     if precision == "fp16":

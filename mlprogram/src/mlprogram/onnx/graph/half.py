@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from ane_book.onnx.graph.ops._common import Var, is_bool, is_float, is_int, mb
+from mlprogram.onnx.graph.ops._common import Var, is_bool, is_float, is_int, mb
 import numpy as np
 
 __all__ = ["bound_masks", "is_half"]

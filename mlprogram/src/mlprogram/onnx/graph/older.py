@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel, UnsupportedOp
-from ane_book.onnx.file import (
+from mlprogram.onnx.file import (
     OLDEST,
     ONNX_DOMAINS,
     all_nodes,
@@ -20,9 +20,9 @@ from ane_book.onnx.file import (
     describe,
     subgraphs,
 )
-from ane_book.onnx.graph.ops import Unsayable
-from ane_book.onnx.graph.ops._common import in_mil
-from ane_book.onnx.graph.order import set_nodes
+from mlprogram.onnx.graph.ops import Unsayable
+from mlprogram.onnx.graph.ops._common import in_mil
+from mlprogram.onnx.graph.order import set_nodes
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra

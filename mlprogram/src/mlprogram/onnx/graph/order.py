@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
-from ane_book.onnx.file import subgraphs
+from mlprogram.onnx.file import subgraphs
 
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import FunctionProto, GraphProto, NodeProto

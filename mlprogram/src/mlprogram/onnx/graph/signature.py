@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidInput, UnsupportedModel
-from ane_book.onnx.file import dimensions
-from ane_book.onnx.graph.ops import Unsayable
-from ane_book.onnx.graph.ops._common import (
+from mlprogram.onnx.file import dimensions
+from mlprogram.onnx.graph.ops import Unsayable
+from mlprogram.onnx.graph.ops._common import (
     MOST_AXES,
     MOST_NUMBERS,
     Var,
@@ -23,8 +23,8 @@ from ane_book.onnx.graph.ops._common import (
     mil_dtype,
     types,
 )
-from ane_book.onnx.graph.translate import GraphWalk, accepted
-from ane_book.onnx.graph.values import Value
+from mlprogram.onnx.graph.translate import GraphWalk, accepted
+from mlprogram.onnx.graph.values import Value
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra

@@ -1,6 +1,6 @@
 """Read an ONNX file for translation: convert its opset, expand functions, sort nodes.
 
-Constants in files beside it are mapped into memory, not read (`ane_book.onnx.file`).
+Constants in files beside it are mapped into memory, not read (`mlprogram.onnx.file`).
 """
 
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.onnx.file import ONNX_DOMAINS, ModelFile, all_nodes, opset_of
-from ane_book.onnx.graph.older import carried_over
-from ane_book.onnx.graph.ops import OPERATORS
-from ane_book.onnx.graph.order import put_in_order
+from mlprogram.onnx.file import ONNX_DOMAINS, ModelFile, all_nodes, opset_of
+from mlprogram.onnx.graph.older import carried_over
+from mlprogram.onnx.graph.ops import OPERATORS
+from mlprogram.onnx.graph.order import put_in_order
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from ane_book.errors import InvalidWeights, UnsupportedOp
-from ane_book.onnx.evaluate import NotComputed, TooLarge, evaluate
-from ane_book.onnx.file import ONNX_DOMAINS, describe
-from ane_book.onnx.graph.ops import OPERATORS, Bound, Constant, Operator, Unsayable
-from ane_book.onnx.graph.ops._axes import EACH_NUMBER, few_axes, is_high, with_few_axes
-from ane_book.onnx.graph.ops._common import (
+from mlprogram.onnx.evaluate import NotComputed, TooLarge, evaluate
+from mlprogram.onnx.file import ONNX_DOMAINS, describe
+from mlprogram.onnx.graph.ops import OPERATORS, Bound, Constant, Operator, Unsayable
+from mlprogram.onnx.graph.ops._axes import EACH_NUMBER, few_axes, is_high, with_few_axes
+from mlprogram.onnx.graph.ops._common import (
     Tensor,
     in_mil,
     is_bool,
@@ -22,8 +22,8 @@ from ane_book.onnx.graph.ops._common import (
     reshaped,
     shape_of,
 )
-from ane_book.onnx.graph.source import GraphSource
-from ane_book.onnx.graph.values import Value, is_foldable, wrapped
+from mlprogram.onnx.graph.source import GraphSource
+from mlprogram.onnx.graph.values import Value, is_foldable, wrapped
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra

@@ -5,7 +5,7 @@ int32, and booleans as such. Integer constants have to fit int32; sums and produ
 wrap around as in ONNX.
 
 Exported graphs compute shapes at run time (Shape, Gather, Concat, Reshape). With known input shapes
-all of that is constant, and `ane_book.onnx.evaluate` folds it.
+all of that is constant, and `mlprogram.onnx.evaluate` folds it.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import re
 from typing import TYPE_CHECKING
 
-from ane_book.onnx.graph.ops._common import Tensor, is_float, mb
+from mlprogram.onnx.graph.ops._common import Tensor, is_float, mb
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra

@@ -21,20 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from ane_book.errors import InvalidInput
-from ane_book.evidence.source import images, inputs, suppression
-from ane_book.evidence.source.causes import find_cause
-from ane_book.evidence.source.graph import SourceGraph, SourceNode, open_source
-from ane_book.evidence.source.match import (
+from mlprogram import MLProgram
+from mlprogram.compare import diff
+from mlprogram.onnx.source import images, inputs, suppression
+from mlprogram.onnx.source.causes import find_cause
+from mlprogram.onnx.source.graph import SourceGraph, SourceNode, open_source
+from mlprogram.onnx.source.match import (
     PackageValue,
     ValueIndex,
     align,
     summarise,
 )
-from ane_book.evidence.source.package import PackageRun
-from ane_book.evidence.source.report import Parting, SourceDifference
-from ane_book.evidence.source.walk import Walk, rounded
-from mlprogram import MLProgram
-from mlprogram.compare import diff
+from mlprogram.onnx.source.package import PackageRun
+from mlprogram.onnx.source.report import Parting, SourceDifference
+from mlprogram.onnx.source.walk import Walk, rounded
 import numpy as np
 
 __all__ = ["Parting", "SourceDifference", "compare_with_source"]

@@ -13,9 +13,9 @@ import itertools
 from math import nan
 from typing import Any
 
-from ane_book.evidence.source.graph import SourceNode
-from ane_book.evidence.source.match import PackageValue, ValueMatch, align, gap, informative
-from ane_book.evidence.source.variants import (
+from mlprogram.onnx.source.graph import SourceNode
+from mlprogram.onnx.source.match import PackageValue, ValueMatch, align, gap, informative
+from mlprogram.onnx.source.variants import (
     ACTIVATIONS,
     Numbers,
     Variant,
@@ -24,7 +24,7 @@ from ane_book.evidence.source.variants import (
     setting_variants,
     value_variants,
 )
-from ane_book.evidence.source.walk import Walk
+from mlprogram.onnx.source.walk import Walk
 import numpy as np
 
 __all__ = ["Cause", "find_cause"]

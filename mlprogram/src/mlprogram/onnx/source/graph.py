@@ -75,15 +75,15 @@ def open_source(text: str, trusted: bool = False) -> SourceGraph:
     trusted: whether a .pt2, which is a program, may run.
     """
     if text.startswith("python:"):
-        from ane_book.evidence.source.torch_graph import from_factory
+        from mlprogram.onnx.source.torch_graph import from_factory
 
         return from_factory(text)
     if text.endswith(".pt2"):
-        from ane_book.evidence.source.torch_graph import from_file
+        from mlprogram.onnx.source.torch_graph import from_file
 
         return from_file(text, trusted)
     if text.endswith(".onnx"):
-        from ane_book.evidence.source.onnx_graph import OnnxSourceGraph
+        from mlprogram.onnx.source.onnx_graph import OnnxSourceGraph
 
         return OnnxSourceGraph(text)
     raise InvalidInput(

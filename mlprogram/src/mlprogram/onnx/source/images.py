@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ane_book.errors import InvalidInput
-from ane_book.evidence.source.graph import SourceGraph, SourceInput
-from ane_book.evidence.source.match import PackageValue
+from mlprogram.onnx.source.graph import SourceGraph, SourceInput
+from mlprogram.onnx.source.match import PackageValue
 from mlprogram.package.description import Feature
 import numpy as np
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ane_book.errors import InvalidInput
-from ane_book.evidence.source.graph import SourceGraph, SourceInput
-from ane_book.evidence.source.onnx_graph import OnnxSourceGraph
-from ane_book.evidence.source.package import PackageRun
+from mlprogram.onnx.source.graph import SourceGraph, SourceInput
+from mlprogram.onnx.source.onnx_graph import OnnxSourceGraph
+from mlprogram.onnx.source.package import PackageRun
 from mlprogram.package.description import Feature, by_name, load_inputs
 import numpy as np
 

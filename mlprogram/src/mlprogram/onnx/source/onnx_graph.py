@@ -1,7 +1,7 @@
 """A source in ONNX: the nodes of a graph, each run alone by ONNX Runtime.
 
 Without ONNX Runtime, onnx's own reference evaluator runs them, which is slow. A file is read as
-`ane_book.onnx.file` reads it: nothing in it is trusted, and its data lie in its folder.
+`mlprogram.onnx.file` reads it: nothing in it is trusted, and its data lie in its folder.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ane_book.errors import InvalidInput, UnsupportedModel
-from ane_book.evidence.source.graph import SourceGraph, SourceInput, SourceNode
-from ane_book.onnx.check.inputs import plausible_inputs
-from ane_book.onnx.file import OnnxGraph, describe, dimensions, opset_of, subgraphs
-from ane_book.onnx.runtime import open_session
+from mlprogram.onnx.check.inputs import plausible_inputs
+from mlprogram.onnx.file import OnnxGraph, describe, dimensions, opset_of, subgraphs
+from mlprogram.onnx.runtime import open_session
+from mlprogram.onnx.source.graph import SourceGraph, SourceInput, SourceNode
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra

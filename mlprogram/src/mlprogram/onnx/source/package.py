@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
-from ane_book.evidence.source.match import PackageValue
 from mlprogram import MLProgram, Pipeline
 from mlprogram.analysis.aliases import uses
 from mlprogram.analysis.constants import Constants
+from mlprogram.onnx.source.match import PackageValue
 from mlprogram.package.description import Feature
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant

@@ -4,10 +4,10 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
 
-from ane_book.evidence.source.graph import SourceNode
-from ane_book.evidence.source.match import PackageValue, ValueMatch
-from ane_book.evidence.source.suppression import SuppressionVerdict
 from mlprogram.compare import Gap, percent
+from mlprogram.onnx.source.graph import SourceNode
+from mlprogram.onnx.source.match import PackageValue, ValueMatch
+from mlprogram.onnx.source.suppression import SuppressionVerdict
 
 __all__ = ["Parting", "SourceDifference"]
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ane_book.evidence.source.graph import SourceGraph, SourceNode
-from ane_book.evidence.source.match import gap
-from ane_book.evidence.source.package import SUPPRESSION, PackageRun
+from mlprogram.onnx.source.graph import SourceGraph, SourceNode
+from mlprogram.onnx.source.match import gap
+from mlprogram.onnx.source.package import SUPPRESSION, PackageRun
 from mlprogram.run.pipeline import THRESHOLDS
 import numpy as np
 

@@ -17,7 +17,7 @@ from typing import Any
 import warnings
 
 from ane_book.errors import InvalidInput
-from ane_book.evidence.source.graph import SourceGraph, SourceInput, SourceNode
+from mlprogram.onnx.source.graph import SourceGraph, SourceInput, SourceNode
 import numpy as np
 import torch
 from torch import fx

@@ -11,7 +11,7 @@ from itertools import permutations, product
 from math import erf, pi, prod, sqrt
 from typing import Any
 
-from ane_book.evidence.source.graph import SourceNode
+from mlprogram.onnx.source.graph import SourceNode
 import numpy as np
 
 __all__ = [

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
-from ane_book.evidence.source.graph import SourceGraph, SourceNode
-from ane_book.evidence.source.match import (
+from mlprogram.onnx.source.graph import SourceGraph, SourceNode
+from mlprogram.onnx.source.match import (
     LARGEST,
     MASKED,
     PackageValue,

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ane_book.coreai.asset import AssetOp
+    from mlprogram.coreai.asset import AssetOp
 
 __all__ = ["RULES"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ane_book.evidence.laws.graph import ProgramGraph, Seen
+from mlprogram.ane.laws.graph import ProgramGraph, Seen
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant
 

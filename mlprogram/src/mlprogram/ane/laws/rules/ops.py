@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from ane_book import claims
-from ane_book.evidence.laws.graph import ProgramGraph, Seen
-from ane_book.evidence.laws.rule import Severity
+from mlprogram.ane import claims
+from mlprogram.ane.laws.graph import ProgramGraph, Seen
+from mlprogram.ane.laws.rule import Severity
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from ane_book.evidence.laws.graph import FLOATS, ProgramGraph, Seen
+from mlprogram.ane.laws.graph import FLOATS, ProgramGraph, Seen
 from mlprogram.package.function import Operation
 
 __all__ = ["cuts"]

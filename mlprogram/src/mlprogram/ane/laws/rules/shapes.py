@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from ane_book import claims
-from ane_book.evidence.laws.graph import FLOATS, ProgramGraph, Seen, sizes
+from mlprogram.ane import claims
+from mlprogram.ane.laws.graph import FLOATS, ProgramGraph, Seen, sizes
 from mlprogram.package.function import Operation
 from mlprogram.package.values import ITEMSIZE, TensorType
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ane_book.evidence.laws.graph import VIEWS, ProgramGraph, Seen
+from mlprogram.ane.laws.graph import VIEWS, ProgramGraph, Seen
 from mlprogram.package.function import Operation
 
 __all__ = ["RULES"]

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from ane_book import claims
-from ane_book.evidence.laws.graph import ProgramGraph, Seen, sizes
+from mlprogram.ane import claims
+from mlprogram.ane.laws.graph import ProgramGraph, Seen, sizes
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant

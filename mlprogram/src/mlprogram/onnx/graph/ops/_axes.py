@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from itertools import islice, pairwise
 from math import prod
 
-from ane_book.onnx.graph.ops import Unsayable
-from ane_book.onnx.graph.ops._common import (
+from mlprogram.onnx.graph.ops import Unsayable
+from mlprogram.onnx.graph.ops._common import (
     MOST_AXES,
     Tensor,
     check_tensor,
