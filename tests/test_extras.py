@@ -19,6 +19,11 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
     [
         ("ray", "cluster", "import ane_book.cluster.connection"),
         ("onnx", "onnx", "from ane_book.onnx.file import load_onnx; load_onnx()"),
+        (
+            "transformers",
+            "transformers",
+            "from ane_book.evidence import original; original.model({}, {})",
+        ),
     ],
 )
 def test_a_package_that_is_missing(package, extra, code):
