@@ -57,7 +57,7 @@ def beside(name: str, here: float) -> str:
 def live(name: str, here: float) -> None:
     """Glue such a ratio, and what `beside` says of it by `name` with `_beside`.
 
-    benchmarks/pages.py records every ratio that a page tells of in this way.
+    research/measurements/pages.py records every ratio that a page tells of in this way.
     """
     from myst_nb import glue  # with the book only
 

@@ -1,4 +1,4 @@
-"""The ten tasks of `benchmarks/agent_tasks.py`: every call keeps its form, whoever writes it."""
+"""The ten tasks of `agent_tasks.py`: every call keeps its form, whoever writes it."""
 
 import json
 from pathlib import Path

@@ -9,7 +9,10 @@ any of them keeps for good shows in the resident set. Bytes are counted, no time
 import argparse
 from pathlib import Path
 import subprocess
+import sys
 from tempfile import TemporaryDirectory
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import record
 import ane_book

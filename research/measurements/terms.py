@@ -1,6 +1,6 @@
 """What a call of one token costs: seconds over the bytes that it reads and the operations it runs.
 
-    python benchmarks/terms.py [--rounds 15]
+    python research/measurements/terms.py [--rounds 15]
 
 Llamas with random weights, of several widths and depths, are converted in fp16, and one token of
 each is timed in turns on the executor. The fastest time of each counts, because other work on the
@@ -16,15 +16,16 @@ import sys
 from tempfile import TemporaryDirectory
 import time
 
+ROOT = Path(__file__).parents[2]
+sys.path += [str(ROOT / folder) for folder in ("benchmarks", "tests")]
+
 from _common import bundle, record
+from _tiny import tiny_model, write_checkpoint
 import ane_book
 from ane_book.runtime import Session
 from ane_book_pages import roofline
 from mlprogram import MLProgram
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from _tiny import tiny_model, write_checkpoint
 
 SHAPES = [(C, L) for C in (128, 384, 768, 1024) for L in (4, 12, 24)]  # channels, layers
 

@@ -1,6 +1,6 @@
 """What a slot of the cache costs: a decode call by the slots it was compiled with and those in use.
 
-    python benchmarks/slots.py [--rounds 15]
+    python research/measurements/slots.py [--rounds 15]
 
 Two layers of SmolLM2-135M with random weights, in packages with caches of 128 to 8,192 slots, once
 with the cache as a state and once on the host. The executor's attention leaves out slots that are
@@ -14,8 +14,11 @@ Results go to research/measurements/slots.json.
 
 import argparse
 from pathlib import Path
+import sys
 from tempfile import TemporaryDirectory
 import time
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import MODEL, record
 from ane_book import MLProgram

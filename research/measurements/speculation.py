@@ -1,6 +1,6 @@
 """Guessed tokens on SmolLM2: equality with greedy decoding, live acceptance, and what it gains.
 
-    python benchmarks/speculation.py [--prompts 200] [--timed 30] [--tokens 24]
+    python research/measurements/speculation.py [--prompts 200] [--timed 30] [--tokens 24]
 
 Prompts of three kinds: code, chat, repetition. Each is answered by the same bundle with `verify`
 (K = 8) twice: one token at a time, and with lookup; the first of them also by `decode`, for speeds.
@@ -14,7 +14,11 @@ whatever column of the same graph is free, or another graph.
 
 import argparse
 from collections import defaultdict
+from pathlib import Path
 from statistics import geometric_mean
+import sys
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import bundle, record
 from ane_book.runtime import Result, Session

@@ -1,13 +1,16 @@
 """The five prompts of `ane-book bench`: the executor beside `transformers` behind OpenAI's API.
 
-    python benchmarks/serving.py [NAME=URL ...]
+    python research/measurements/serving.py [NAME=URL ...]
 
 Other servers may be named with their URLs, as llama.cpp's. All have the same weights to answer
 with, rounded to fp16; what each makes of them is its own. Ratios alone are meant to be read: the
 machine is shared.
 """
 
+from pathlib import Path
 import sys
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import MODEL, bundle, record, reference_model
 from _transformers_server import served, transformers_app

@@ -1,6 +1,6 @@
 """Tiers of the context: what a token takes over each cache, what a move takes, bytes, dispatches.
 
-    python benchmarks/tiers.py [--rounds 9] [--precision fp16]
+    python research/measurements/tiers.py [--rounds 9] [--precision fp16]
 
 The default model is converted for 2,048 slots, once alone and once with tiers of 128, 256 and 512
 beside. Tokens of all tiers are timed in turns, in seconds of the processor, and told as a ratio to
@@ -13,8 +13,12 @@ Results go to research/measurements/tiers.json.
 
 import argparse
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
+import sys
 import time
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import bundle, record
 from ane_book.bundle import Bundle

@@ -1,6 +1,6 @@
 """Ten tasks for an agent, always the same: how often a call keeps its form, and is the right one.
 
-    python benchmarks/agent_tasks.py
+    python research/measurements/agent_tasks.py
 
 The default model answers through the server, by the `openai` package, greedily. In the first turn
 of a task it has to call a tool; the results go back, and then it may call again or answer, for at
@@ -12,7 +12,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 import json
+from pathlib import Path
+import sys
 from threading import Thread
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import MODEL, bundle, record
 from ane_serve.app import create_app

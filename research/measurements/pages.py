@@ -1,6 +1,6 @@
 """Ratios of times that the book's pages measure as they run, as a record to show beside them.
 
-    python benchmarks/pages.py [--rounds 3] [--note "what else ran"] [page ...]
+    python research/measurements/pages.py [--rounds 3] [--note "what else ran"] [page ...]
 
 A page tells of such a ratio by `ane_book_pages.records.live`. This runs such pages as a build does,
 one after another, and writes the median of each ratio over the rounds. Pages that are not named
@@ -15,6 +15,9 @@ import json
 from pathlib import Path
 import re
 from statistics import median
+import sys
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import MEASUREMENTS, moment, record
 import jupytext

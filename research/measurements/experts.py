@@ -1,6 +1,6 @@
 """Two ways to lay out a mixture of experts: programs, bytes and calls of a token, time, memory.
 
-    python benchmarks/experts.py [--rounds 9] [--model privacy-filter]
+    python research/measurements/experts.py [--rounds 9] [--model privacy-filter]
 
 A Privacy Filter and a ZAYA of the true shapes' kind, but small, with random weights, are converted
 with every strategy. For a call of one token and of 64 it counts the programs that really ran and
@@ -23,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import record
 import ane_book

