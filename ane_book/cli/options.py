@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WEIGHTS = (
     "A reference model's name, a .gguf file, or a folder with config.json and safetensors, or with "
-    "the files of ONNX Runtime GenAI or transformers.js"
+    "the files of ONNX Runtime GenAI"
 )
 PACKAGES = "A .mlpackage or .mlmodelc, a bundle's folder, a reference model's name"
 

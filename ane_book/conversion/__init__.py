@@ -38,7 +38,7 @@ def convert(
     """Convert a model to a bundle of Core ML packages, or find it in the cache.
 
     model: a reference model's name, a `.gguf` file, or a folder with config.json and safetensors,
-    of ONNX Runtime GenAI or of transformers.js.
+    or of ONNX Runtime GenAI.
     out: the bundle's folder, which must be new, empty or a bundle's; by default one in the cache.
     source: weights of a reference model; "random" ones are made up. force: convert again, and
     replace what is there. recipe: fields of `ane_book.options.Recipe`; a quantisation that is known

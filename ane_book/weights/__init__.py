@@ -16,8 +16,7 @@ as PyTorch stores it.
     sentences.py      the settings of sentence-transformers beside an encoder
     tokenizer.py      tokenizer.json made from a GGUF's metadata
 
-`ane_book.weights.onnx` reads folders of ONNX Runtime GenAI and transformers.js: a graph with
-tensors beside it.
+`ane_book.weights.onnx` reads folders of ONNX Runtime GenAI: a graph with tensors beside it.
 
 Letters: see `ane_book.models.base`.
 """
@@ -45,8 +44,8 @@ def open_source(path: str | Path) -> WeightSource:
     """Open and check the weights at a path; the kind of file decides which source reads them.
 
     path: a `.gguf` file; a folder with `config.json` and `*.safetensors` (or with nothing but one
-    `.gguf` file); a `.safetensors` file beside its `config.json`; a folder of ONNX Runtime GenAI or
-    transformers.js, or one `.onnx` file of it. Raises WeightsNotFound if the path is none of these,
+    `.gguf` file); a `.safetensors` file beside its `config.json`; a folder of ONNX Runtime GenAI,
+    or one `.onnx` file of it. Raises WeightsNotFound if the path is none of these,
     InvalidWeights if it is damaged, UnsupportedModel if this library does not convert it.
     """
     try:

@@ -27,10 +27,9 @@ class Bundle:
     attention: str = "grouped"  # "packed" qkv, "grouped", "multi" head with RotaryEmbedding
     tied: bool = False
     table: str = "plain"  # of the embedding: "plain", "blocks"
-    apart: bool = False  # the embedding in a file of its own, as transformers.js has it
+    apart: bool = False  # the embedding in a file of its own
     external: bool = True
     masked: bool = False  # "multi": by what is added to the scores
-    square: bool = False  # its mask cut out of that of all pairs of tokens
     window: int = -1
     dtype: type = np.float32
     H: int = 4
@@ -184,14 +183,11 @@ class Writer:
         )
         keys = self.add("Range", zero, size, one)
         rows = self.add("Range", self.add("Sub", size, tokens), size, one)
-        places = self.add("Unsqueeze", keys if self.bundle.square else rows,
-                          self.store(np.array([1])))  # fmt: skip
+        places = self.add("Unsqueeze", rows, self.store(np.array([1])))
         seen = self.add("LessOrEqual", keys, places)
         if self.bundle.window > 0:
             first = self.add("Sub", places, self.store(np.array(self.bundle.window)))
             seen = self.add("And", seen, self.add("Greater", keys, first))
-        if self.bundle.square:
-            seen = self.add("Gather", seen, rows, axis=0)
         low = self.store(np.array(np.finfo(number).min, number))
         added = self.add("Where", seen, self.store(np.array(0, number)), low)
         self.added = self.add("Unsqueeze", added, self.store(np.array([0, 1])))
@@ -301,8 +297,9 @@ def genai(b: Bundle) -> dict:
         "filename": "model.onnx", "head_size": b.D, "hidden_size": b.C, "num_attention_heads": b.H,
         "num_hidden_layers": b.L, "num_key_value_heads": b.K,
     }  # fmt: skip
+    embedding = {"filename": "embedding.onnx"} if b.apart else None
     return {"model": {"type": b.family, "context_length": b.P, "eos_token_id": [256],
-                      "vocab_size": b.V, "decoder": decoder}}  # fmt: skip
+                      "vocab_size": b.V, "decoder": decoder, "embedding": embedding}}  # fmt: skip
 
 
 def write(folder: Path, b: Bundle) -> dict[str, np.ndarray]:
@@ -311,11 +308,9 @@ def write(folder: Path, b: Bundle) -> dict[str, np.ndarray]:
     writer, info = Writer(b), helper.make_tensor_value_info
     ids = info("input_ids", TensorProto.INT64, ["b", "t"])
     x, table = writer.embed()
-    places = folder / "onnx" if b.apart else folder
     if b.apart:
-        places.mkdir()
         embeds = info(x, writer.kind(), ["b", "t", b.C])
-        save(writer.model([ids], [embeds]), places / "embed_tokens.onnx", b.external)
+        save(writer.model([ids], [embeds]), folder / "embedding.onnx", b.external)
         ids = info("inputs_embeds", writer.kind(), ["b", "t", b.C])
         x, table = "inputs_embeds", ""
     writer.decoder(x, table)
@@ -328,11 +323,9 @@ def write(folder: Path, b: Bundle) -> dict[str, np.ndarray]:
             cache = writer.kind(), ["b", b.K, None, b.D]
             inputs.append(info(f"past_key_values.{i}.{name}", *cache))
             outputs.append(info(f"present.{i}.{name}", *cache))
-    name = "decoder_model_merged.onnx" if b.apart else "model.onnx"
-    save(writer.model(inputs, outputs), places / name, b.external)
+    save(writer.model(inputs, outputs), folder / "model.onnx", b.external)
     (folder / "tokenizer.json").write_text(byte_level(b.V).json)
-    config = hugging_face(b) if b.apart else genai(b)
-    (folder / ("config.json" if b.apart else "genai_config.json")).write_text(json.dumps(config))
+    (folder / "genai_config.json").write_text(json.dumps(genai(b)))
     return writer.weights
 
 
@@ -360,13 +353,9 @@ class Runtime:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
-        place = folder / "onnx" if (folder / "onnx").exists() else folder
-        self.embed = None
-        names = sorted(place.glob("*.onnx"))
-        sessions = [onnxruntime.InferenceSession(path, options) for path in names]
-        self.session = sessions[0]
-        if len(sessions) > 1:
-            self.embed = sessions[1]
+        names = sorted(folder.glob("*.onnx"))  # embedding.onnx, where it is, and model.onnx
+        *embed, self.session = (onnxruntime.InferenceSession(path, options) for path in names)
+        self.embed = embed[0] if embed else None
         self.head_dim, self.inputs = head_dim, self.session.get_inputs()
         self.reset()
 

@@ -27,10 +27,9 @@ FORMS = {
     "qwen3": Bundle("qwen3", D=32),
     "qwen3 multi-head": Bundle("qwen3", attention="multi"),
     "qwen3 multi-head by a mask": Bundle("qwen3", attention="multi", masked=True),
-    "a window in the mask": Bundle("mistral", attention="multi", masked=True, window=24),
     "phi3": Bundle("phi3", R=16, bits=8, attention="packed", window=24),
     "mistral": Bundle("mistral", window=24),
-    "transformers.js": Bundle(apart=True),
+    "embeddings apart": Bundle(apart=True),
     "all in one file": Bundle(external=False, zeros="packed"),
 }
 RUN = (
@@ -40,9 +39,8 @@ RUN = (
     "qwen2",
     "qwen3",
     "qwen3 multi-head by a mask",
-    "a window in the mask",
     "phi3",
-    "transformers.js",
+    "embeddings apart",
 )
 
 

@@ -4,7 +4,8 @@ import json
 import os
 from pathlib import Path
 
-from _tiny_onnx import Bundle, edit, write
+from _tiny_onnx import Bundle, edit, hugging_face, write
+import ane_book
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.weights import open_source
 from ane_book.weights.onnx import is_bundle
@@ -92,42 +93,9 @@ def test_a_mask_that_is_not_causal(bundle, kind, other, said):
     refused(folder, UnsupportedModel, "attention's mask", said)
 
 
-def test_a_window_in_the_mask_is_held_to_the_configuration(bundle):
-    folder = bundle(family="mistral", attention="multi", masked=True, window=24)
-    assert open_source(folder).config()["sliding_window"] == 24
-    fields = json.loads((folder / "genai_config.json").read_text())["model"]
-    (folder / "genai_config.json").unlink()
-    sizes = fields["decoder"] | {
-        "model_type": "mistral", "vocab_size": 257, "intermediate_size": 96, "head_dim": 32,
-        "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "sliding_window": 25,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(sizes))
-    refused(folder, InvalidWeights, "the graph has sliding_window 24, the configuration 25")
-
-
-def test_a_mask_cut_out_of_one_too_large_to_compute(bundle):
-    made = {"family": "mistral", "attention": "multi", "masked": True, "square": True, "P": 8192}
-    for window, found in ((-1, None), (24, 24)):
-        config = open_source(bundle(**made, window=window)).config()
-        assert config["sliding_window"] == found
-    folder = bundle(**made, window=3000)
-    refused(folder, UnsupportedModel, "the number 3000, which may be a window")
-
-
-def test_a_window_that_begins_elsewhere_after_more_tokens(bundle):
-    """Half of all tokens are seen: no window of one size."""
-
-    def change(model):
-        window = [n for n in model.graph.node if n.op_type == "Sub"][-1]
-        size = node(model, "Range").input[1]
-        half = numpy_helper.from_array(np.array(2), "half")
-        model.graph.initializer.append(half)
-        place = list(model.graph.node).index(window)
-        model.graph.node.insert(place, helper.make_node("Div", [size, "half"], ["halved"]))
-        window.input[1] = "halved"
-
-    folder = bundle(family="mistral", attention="multi", masked=True, window=24)
-    edit(folder / "model.onnx", change)
+@pytest.mark.parametrize("window", [24, 3000])
+def test_a_window_in_the_mask(bundle, window):
+    folder = bundle(family="mistral", attention="multi", masked=True, window=window, P=8192)
     refused(folder, UnsupportedModel, "attention's mask", "not the causal one")
 
 
@@ -334,8 +302,6 @@ def test_configurations_that_say_another_model(bundle):
     refused(folder, UnsupportedModel, "gpt9")
     place.write_text(json.dumps({"model": 7}))
     refused(folder, InvalidWeights, "model")
-    place.unlink()
-    refused(folder, WeightsNotFound, "config.json")
 
 
 @pytest.mark.parametrize(
@@ -344,30 +310,42 @@ def test_configurations_that_say_another_model(bundle):
      ("num_hidden_layers", 3, "num_layers"), ("intermediate_size", 95, "mlp.gate_proj")],
 )  # fmt: skip
 def test_a_config_json_that_says_another_model(bundle, field, value, said):
-    folder = bundle(apart=True)
-    place = folder / "config.json"
-    place.write_text(json.dumps(json.loads(place.read_text()) | {field: value}))
+    folder = bundle()
+    fields = hugging_face(Bundle(L=1))
+    (folder / "config.json").write_text(json.dumps(fields))
+    assert open_source(folder).config().items() >= fields.items()
+    (folder / "config.json").write_text(json.dumps(fields | {field: value}))
     refused(folder, InvalidWeights, said)
 
 
-def test_one_of_several_files_has_to_be_named(bundle):
+def test_embeddings_apart_whose_file_is_not_named_or_missing(bundle):
     folder = bundle(apart=True)
-    model = folder / "onnx" / "decoder_model_merged.onnx"
-    model.with_stem("decoder_model_merged_q4").write_bytes(model.read_bytes())
-    refused(folder, WeightsNotFound, "decoder_model_merged.onnx, decoder_model_merged_q4.onnx")
-    assert open_source(model).names() == open_source(model.with_stem(f"{model.stem}_q4")).names()
-    (folder / "onnx" / "embed_tokens.onnx").unlink()
-    with pytest.raises(WeightsNotFound, match="embed_tokens.onnx"):
-        open_source(model)
+    (folder / "embedding.onnx").unlink()
+    refused(folder, WeightsNotFound, "embedding.onnx", "missing")
+    place = folder / "genai_config.json"
+    fields = json.loads(place.read_text())
+    del fields["model"]["embedding"]
+    place.write_text(json.dumps(fields))
+    refused(folder, WeightsNotFound, "genai_config.json names no file")
 
 
-def test_a_file_is_of_a_bundle_by_the_configuration_beside_it(bundle):
-    folder = bundle(apart=True)
-    model, place = folder / "onnx" / "decoder_model_merged.onnx", folder / "config.json"
-    assert is_bundle(model) and is_bundle(folder)
-    place.write_text(json.dumps({"model_type": "bert"}))
-    assert not is_bundle(model)
-    place.write_text(json.dumps({"model_type": "resnet"}))
-    assert not is_bundle(model)
+@pytest.mark.parametrize("under", ["", "onnx"])
+def test_an_export_of_transformers_js_or_optimum_is_refused_by_its_remedy(bundle, under, tmp_path):
+    folder = bundle()
+    assert is_bundle(folder) and is_bundle(folder / "model.onnx")
+    (folder / "genai_config.json").unlink()
+    place, model = folder / "config.json", folder / under / "model.onnx"
+    place.write_text(json.dumps(hugging_face(Bundle(L=1))))
+    (folder / under).mkdir(exist_ok=True)
+    for name in ("model.onnx", "model.onnx.data"):
+        (folder / name).rename(folder / under / name)
+    for path in (folder, model):
+        assert is_bundle(path)
+        with pytest.raises(UnsupportedModel, match="convert the safetensors of the same model"):
+            ane_book.convert(str(path), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    for kind in ("bert", "resnet"):  # any other graph, which is translated
+        place.write_text(json.dumps({"model_type": kind}))
+        assert not is_bundle(model)
     place.unlink()
     assert not is_bundle(model)

@@ -1,6 +1,6 @@
-"""Read a language model's weights from a folder of ONNX Runtime GenAI or of transformers.js.
+"""Read a language model's weights from a folder of ONNX Runtime GenAI.
 
-    genai_config.json    a short configuration; or config.json, as `transformers` writes it
+    genai_config.json    a short configuration; config.json, where it is beside, says more
     model.onnx           a graph in ONNX Runtime's operators, with its tensors in model.onnx.data
     tokenizer.json       and the other tokenizer files, as beside safetensors
 
@@ -14,11 +14,10 @@ from the norms.
     steps.py       steps from a value to the node that computes it
     matrices.py    decodes stored matrices, plain or block-quantised
     rotary.py      infers the rotary embedding from its tables
-    mask.py        infers a sliding window from the mask that the graph computes
+    mask.py        checks the mask that a graph computes
 """
 
 from copy import deepcopy
-from dataclasses import replace
 import math
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import ARCHITECTURES, find
 from ane_book.models.base.config import DecoderConfig
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
-from ane_book.weights.onnx.mask import window_of
+from ane_book.weights.onnx.mask import check_mask
 from ane_book.weights.onnx.matrices import Matrix, MatrixPart
 from ane_book.weights.onnx.products import embedding_of
 from ane_book.weights.onnx.recognise import OnnxDecoder, decoder_of
@@ -50,7 +49,6 @@ __all__ = ["OnnxSource", "is_bundle"]
 
 GENAI = "genai_config.json"
 PARTS = "decoder", "embedding"
-DECODERS = ("decoder_model_merged", "decoder_model", "model")  # transformers.js' names
 
 #: Tensors that some architectures store fused -> their parts, in order.
 FUSED = {
@@ -61,14 +59,16 @@ FUSED = {
 
 def is_bundle(path: Path) -> bool:
     """Whether `OnnxSource` should open `path`: a folder with an ONNX model, or an `.onnx` file
-    whose configuration is that of a language model."""
+    whose configuration is that of a language model. It refuses those without genai_config.json."""
     if path.is_dir():
-        return (path / GENAI).exists() or bool(_models(path))
-    folder = _config_folder(path) if path.suffix == ".onnx" else None
-    if folder is None or (folder / GENAI).exists():
-        return folder is not None
-    fields = read_json(folder / "config.json")
-    kind = _of_text(fields).get("model_type")
+        places = (path.glob(name) for name in (GENAI, "*.onnx", "onnx/*.onnx"))
+        return any(any(files) for files in places)
+    if path.suffix != ".onnx" or path.with_name(GENAI).exists():
+        return path.suffix == ".onnx"
+    config = path.with_name("config.json")
+    if path.parent.name == "onnx" and not config.exists():
+        config = path.parent.with_name("config.json")
+    kind = _of_text(read_json(config)).get("model_type") if config.exists() else None
     known = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     return known is not None and known.task == "text-generation"
 
@@ -86,28 +86,35 @@ class OnnxSource(WeightSource):
 
     def __init__(self, path: Path):
         """Reads the graph; raises WeightsNotFound, InvalidWeights or UnsupportedModel."""
-        self._genai = _read_genai(path)
-        model = _find_model(path, self._genai)
-        folder = _config_folder(model)
-        if folder is None:
-            raise WeightsNotFound(
-                f"{model}: neither {GENAI} nor config.json is beside it, which say what it is"
+        folder = path if path.is_dir() else path.parent
+        self._genai = _read_genai(folder)
+        if not self._genai:
+            raise UnsupportedModel(
+                f"{path}: ONNX without {GENAI}, as transformers.js and optimum export it, is not "
+                "read as a language model; convert the safetensors of the same model instead: "
+                "`ane-book convert FOLDER`"
             )
+        model = path
+        if path.is_dir():
+            name = self._genai["decoder"].get("filename") or "model.onnx"
+            model = _beside(folder, name, folder / GENAI)
         self._folder, graph = folder, OnnxGraph(model)
         self._graphs = graphs = [graph]
         decoder = decoder_of(DecoderWalk(graph))
         embedding = decoder.embedding
         if embedding is None:
-            graphs.append(OnnxGraph(_embedding_file(model, self._genai)))
+            name = self._genai["embedding"].get("filename")
+            if not name:
+                raise WeightsNotFound(
+                    f"{model}: takes embeddings, and {GENAI} names no file that computes them"
+                )
+            graphs.append(OnnxGraph(_beside(folder, name, folder / GENAI)))
             embedding = embedding_of(DecoderWalk(graphs[1]), graphs[1].outputs[0])
         if embedding is None:
             raise UnsupportedModel(f"{graphs[1].path}: it looks up no embedding of tokens")
         tables = tables_of(graph, _only(decoder, "tables", graph))
         if mask := _only(decoder, "mask", graph):
-            window = window_of(graph, mask, tables.positions)
-            blocks = decoder.blocks
-            blocks = [replace(b, attention=replace(b.attention, window=window)) for b in blocks]
-            decoder = replace(decoder, blocks=blocks)
+            check_mask(graph, mask, tables.positions)
         self._fields = self._read_fields(decoder, embedding, graph, tables)
         config = read_config(self._fields, str(folder))
         if not isinstance(config, DecoderConfig):
@@ -197,9 +204,9 @@ class OnnxSource(WeightSource):
                         self._pieces[name] = [p for part in names for p in self._pieces.pop(part)]
 
 
-def _read_genai(path: Path) -> dict:
+def _read_genai(folder: Path) -> dict:
     """`model` in genai_config.json, with its `decoder` and `embedding`; {} if there is no file."""
-    place = (path if path.is_dir() else path.parent) / GENAI
+    place = folder / GENAI
     if not place.exists():
         return {}
     model = read_json(place).get("model")
@@ -207,47 +214,6 @@ def _read_genai(path: Path) -> dict:
     if not all(isinstance(part, dict) for part in parts):
         raise InvalidWeights(f"{place}: has no object `model` with an object `decoder`")
     return model | dict(zip(PARTS, parts, strict=True))
-
-
-def _config_folder(model: Path) -> Path | None:
-    """The folder of the configuration: that of the file, or the parent of a folder `onnx`."""
-    folders = [model.parent, model.parent.parent][: 2 if model.parent.name == "onnx" else 1]
-    places = (folder / name for folder in folders for name in (GENAI, "config.json"))
-    return next((place.parent for place in places if place.exists()), None)
-
-
-def _models(folder: Path) -> list[Path]:
-    """The `.onnx` files in a folder, and in `onnx` in it, that may be a decoder."""
-    files = sorted([*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")])
-    for name in DECODERS:
-        if named := [f for f in files if f.stem == name or f.stem.startswith(f"{name}_")]:
-            return named
-    return files
-
-
-def _find_model(path: Path, genai: dict) -> Path:
-    """The decoder's `.onnx` file. Raises WeightsNotFound if there are several, or none."""
-    if name := path.is_dir() and genai.get("decoder", {}).get("filename"):
-        return _beside(path, name, path / GENAI)
-    files = _models(path) if path.is_dir() else [path]
-    if len(files) != 1:
-        names = ", ".join(file.name for file in files) or "none"
-        raise WeightsNotFound(f"{path}: of several .onnx files, name one: {names}")
-    return files[0]
-
-
-def _embedding_file(model: Path, genai: dict) -> Path:
-    """The `.onnx` file that computes embeddings, for a decoder whose input they are."""
-    if given := genai.get("embedding", {}).get("filename"):
-        return _beside(model.parent, given, model.parent / GENAI)
-    stem = next((n for n in DECODERS if model.stem.startswith(n)), model.stem)
-    same = model.with_name(f"embed_tokens{model.stem.removeprefix(stem)}.onnx")
-    others = sorted(model.parent.glob("embed_tokens*.onnx"))
-    if same.exists() or len(others) == 1:
-        return same if same.exists() else others[0]
-    raise WeightsNotFound(
-        f"{model}: takes embeddings, which {same.name} makes of tokens; it is missing, get it"
-    )
 
 
 def _beside(folder: Path, name: str, said: Path) -> Path:

@@ -1,22 +1,21 @@
-"""Recognise the mask that a graph adds to attention's scores: causal, or causal with a window.
+"""Check that the mask which a graph adds to attention's scores is the causal one.
 
-Each exporter computes the mask in its own way from the input sizes. So its nodes are not matched
-but evaluated: for a prompt, and for single tokens after a cache, up to the longest text that the
-graph has positions for. The window is the number of tokens that the last token of that text sees.
+ONNX Runtime GenAI, for fp16 on a CPU, computes it from the input sizes by some 70 nodes. They are
+not matched but evaluated: for a prompt, and for single tokens after a cache, up to the longest text
+that the graph has positions for.
 """
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel
 from mlprogram.onnx.evaluate import NotComputed, evaluate
-from mlprogram.onnx.file import OnnxGraph, StoredTensor, describe, opset_of
+from mlprogram.onnx.file import OnnxGraph, describe, opset_of
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto
 
-__all__ = ["window_of"]
+__all__ = ["check_mask"]
 
 #: Operators that may occur in the computation of a mask: no loops, no random numbers, no weights.
 OPERATORS = {
@@ -25,61 +24,23 @@ OPERATORS = {
     "Min", "Mul", "Neg", "Not", "Or", "Range", "ReduceSum", "Reshape", "Shape", "Size", "Slice",
     "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
 }  # fmt: skip
-MOST = 1 << 22  # the most elements of an intermediate result
-FEW = 64  # every mask has to be computable for so many tokens
+MOST = 1 << 24  # the most elements of an intermediate result
 WHOLE = 512  # the longest prompt for which the whole mask is checked
 HIDDEN = -1e4  # the score of a token that is not seen gets this added, or less
 
 
-def window_of(graph: OnnxGraph, name: str, longest: int) -> int | None:
-    """The window of the mask `name`: how many tokens a token sees, itself included; None for all.
+def check_mask(graph: OnnxGraph, name: str, longest: int) -> None:
+    """Raise UnsupportedModel unless each token sees itself and all before it by the mask `name`.
 
-    longest: the tokens that the graph has positions for. Raises UnsupportedModel if a token sees
-    any tokens but itself and the last ones before it.
+    longest: the tokens that the graph has positions for.
     """
-    length, last = longest, None
-    while last is None:
-        try:
-            last = _seen(graph, name, 1, length - 1)
-        except UnsupportedModel:
-            if length <= FEW:
-                raise
-            length //= 2
-    # A mask that is cut out of one for all pairs of tokens may be too large to compute for the
-    # longest text. Then no integer in its nodes may be a window between the two lengths.
-    for number in _numbers(graph, name) if length < longest else ():
-        if length - 4 < abs(number) <= longest:
-            raise UnsupportedModel(
-                f"{graph.path}: attention's mask {name} has the number {number}, which may be a "
-                f"window, and can be computed for {length} tokens only"
-            )
-    window = int(last[0].sum()) if last.size == length else length
-    text = min(window + 4, WHOLE)  # some graphs take several tokens at the beginning only
-    for tokens, past in ((4, 0), (1, 4), (text, 0), (1, min(window, length - 1)), (1, length - 1)):
-        seen, rows = _seen(graph, name, tokens, past), past + np.arange(tokens)[:, None]
-        columns = np.arange(past + tokens)
-        causal = columns <= rows
-        if window < length:
-            causal &= columns > rows - window
-        if not np.array_equal(seen, causal):
+    for tokens, past in ((4, 0), (1, 4), (min(longest, WHOLE), 0), (1, longest - 1)):
+        causal = np.arange(past + tokens) <= past + np.arange(tokens)[:, None]
+        if not np.array_equal(_seen(graph, name, tokens, past), causal):
             raise UnsupportedModel(
                 f"{graph.path}: attention's mask {name} is not the causal one, for {tokens} tokens "
-                f"after {past}; each has to see itself and all before it, or the last ones, and "
-                "none after"
+                f"after {past}; each has to see itself and all before it, and none after"
             )
-    return window if window < length else None
-
-
-def _numbers(graph: OnnxGraph, name: str) -> Iterator[int]:
-    """The integers among the constants and attributes of the nodes that compute a value."""
-    for node in _makers(graph, name):
-        tensors = [graph.constants[i] for i in node.input if i in graph.constants]
-        for item in node.attribute:
-            yield from (item.i, *item.ints)
-            tensors.append(StoredTensor(graph, item.t))
-        for stored in tensors:
-            if stored.kind in ("INT64", "INT32"):
-                yield from stored.array().reshape(-1).tolist()
 
 
 def _seen(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
