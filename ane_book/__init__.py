@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from ane_book.bundle import Bundle
     from ane_book.conversion import convert
     from ane_book.conversion.plan import Plan
+    from ane_book.evidence.laws import check
     from ane_book.options import RecipeOptions
     from ane_book.reference import reference_models
     from ane_book.runtime import Embedder, Reranker, Session, Tagger
     from ane_book.runtime.backends import Backend
     from mlprogram import MLProgram
-    from mlprogram.ane.laws import check
     from mlprogram.ane.placement import place
 
 __all__ = [
@@ -43,7 +43,7 @@ __all__ = [
     "plan",
     "reference_models",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: Where the public names live; each is imported at first use, since torch alone takes a second.
 _HOMES = {
@@ -53,7 +53,7 @@ _HOMES = {
     "Reranker": "ane_book.runtime",
     "Session": "ane_book.runtime",
     "Tagger": "ane_book.runtime",
-    "check": "mlprogram.ane.laws",
+    "check": "ane_book.evidence.laws",
     "convert": "ane_book.conversion",
     "place": "mlprogram.ane.placement",
     "reference_models": "ane_book.reference",
@@ -108,7 +108,8 @@ def load(
 def plan(model: "str | Path", **recipe: "Unpack[RecipeOptions]") -> "Plan":
     """What a conversion would write, before a weight is read: programs, bytes, calls a token.
 
-    `mlprogram.ane.cost.predict` says what a token then takes on a chip.
+    `mlprogram.ane.cost.predict` says what a token then takes on a chip, by `work_of` in
+    `ane_book.evidence.cost`.
 
     model: as in `convert`. recipe: fields of `ane_book.options.Recipe`.
     """

@@ -4,21 +4,22 @@ Core ML's predictions need a Mac; everything else in this library runs anywhere.
 has to know of a machine, it says itself (`mlprogram.machine`); here that can be had as well.
 """
 
-from functools import cache
 import importlib.metadata
 import os
 from pathlib import Path
-import platform
-import subprocess
-import sys
 
 from mlprogram.machine import (
     CAN_PREDICT,
     CAN_PREDICT_REASON,
+    chip,
+    chip_key,
     cores,
     find_cache,
+    macos_build,
     macos_version,
     memory_bytes,
+    neural_engine,
+    system,
 )
 
 __all__ = [
@@ -40,28 +41,6 @@ __all__ = [
 
 #: One line of `describe`: what was checked, whether it is there (None: a fact, no verdict), detail.
 Check = tuple[str, bool | None, str]
-
-
-def macos_build() -> str:
-    """macOS' build, such as "24A335", to which compiled models belong; "" on another system."""
-    return _sysctl("kern.osversion") if sys.platform == "darwin" else ""
-
-
-@cache
-def chip() -> str:
-    """The processor's name as its maker gives it, such as "Apple M4 Max"."""
-    if sys.platform == "darwin":
-        return _sysctl("machdep.cpu.brand_string") or platform.machine()
-    if sys.platform == "linux":
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def chip_key(name: str) -> str:
-    """A chip's name as the tables of this library have it: "m4-max" for "Apple M4 Max"."""
-    return "-".join(name.lower().replace("-", " ").split()).removeprefix("apple-")
 
 
 def cache_folder() -> Path:
@@ -95,35 +74,6 @@ def _version(package: str) -> str | None:
 def _installed(package: str, purpose: str) -> Check:
     version = _version(package)
     return package, version is not None, version or f"not installed; needed to {purpose}"
-
-
-def neural_engine() -> tuple[bool, str]:
-    """Whether Core ML has an engine to plan on here, and why not.
-
-    A virtual machine has none, and Core ML may hang for half an hour looking for it: GitHub's
-    runners are such (soniqo/speech-swift, pull request 286).
-    """
-    if not CAN_PREDICT:
-        return False, CAN_PREDICT_REASON
-    if platform.machine() != "arm64":
-        return False, "a Mac with an Intel processor has no Neural Engine"
-    if _sysctl("kern.hv_vmm_present") == "1":
-        return False, "a virtual machine has no Neural Engine"
-    return True, "present on Apple silicon; where an op ran is Core ML's choice"
-
-
-@cache
-def _sysctl(name: str) -> str:
-    """A value of macOS' kernel, "" where it has none of that name."""
-    command = ["sysctl", "-n", name]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def system() -> str:
-    """Operating system, processor family and Python."""
-    version = macos_version()
-    name = f"macOS {version[0]}.{version[1]}" if version else platform.platform(terse=True)
-    return f"{name}, {platform.machine()}, Python {platform.python_version()}"
 
 
 def describe() -> list[Check]:

@@ -13,6 +13,9 @@ from mlprogram.errors import (
     InvalidInput,
     InvalidPackage,
     InvalidType,
+    InvalidWeights,
+    OutOfSpace,
+    UnsupportedModel,
     UnsupportedOp,
     printable,
     refuse_pointer,
@@ -62,18 +65,6 @@ class UnknownModel(AneBookError):
 
 class WeightsNotFound(AneBookError):
     """No place that was tried holds the weights of the model; the message lists the places."""
-
-
-class InvalidWeights(AneBookError):
-    """A weight file is cut short or damaged, or a tensor is missing, left over or misshapen."""
-
-
-class UnsupportedModel(AneBookError):
-    """The file is sound, but its architecture, tokenizer or tensor type is not one that we have."""
-
-
-class OutOfSpace(AneBookError):
-    """The disk has no room for what is to be written; the message says where."""
 
 
 class InvalidBundle(AneBookError):

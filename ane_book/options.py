@@ -6,12 +6,12 @@ from them: types, bounds, defaults, and the descriptions as help.
 """
 
 from itertools import pairwise
-import math
 import re
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from ane_book.errors import InvalidInput
 from ane_book.layout import LAYOUTS, Form, Layout
+from mlprogram.machine import parse_bytes
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -32,21 +32,8 @@ __all__ = [
     "SamplingOptions",
     "Strategy",
     "checked",
-    "parse_bytes",
     "tier_name",
 ]
-
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-
-
-def parse_bytes(text: str | int) -> int:
-    """Bytes from "250MB", "1GB" or a number; units are powers of ten."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?B?)\s*", str(text).upper())
-    size = float(match[1]) * UNITS[match[2]] if match and match[2] in UNITS else math.inf
-    if size == math.inf:  # so are 400 digits
-        raise InvalidInput(f"{str(text)[:80]!r} is not a size; write it like 250MB or 1GB")
-    return int(size)
-
 
 def _bytes(text: Any) -> int:
     try:

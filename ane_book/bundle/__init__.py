@@ -24,7 +24,6 @@ compares all bytes with their hashes.
 """
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 import hashlib
@@ -53,7 +52,7 @@ from ane_book.errors import (
     refuse_pointer,
 )
 from ane_book.options import Recipe
-from mlprogram.files import sha256, written_whole
+from mlprogram.files import regular_files, sha256, written_whole
 import numpy as np
 from pydantic import ValidationError
 
@@ -66,10 +65,8 @@ __all__ = [
     "Manifest",
     "Recipe",
     "check_task",
-    "content_hash",
     "opened",
     "read_manifest",
-    "regular_files",
     "seal",
 ]
 
@@ -120,27 +117,6 @@ def seal(fields: dict) -> str:
     """sha256 of what manifest.json says, the seal itself left out."""
     sealed = {name: value for name, value in fields.items() if name != "seal"}
     return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
-
-
-def regular_files(folder: Path) -> dict[str, int]:
-    """Bytes of every regular file below a folder, by its path in it; links are not followed."""
-    sizes = {}
-    for place, _, names in os.walk(folder):
-        for name in names:
-            path = Path(place, name)
-            with suppress(FileNotFoundError):  # deleted just now
-                status = path.lstat()
-                if stat.S_ISREG(status.st_mode):
-                    sizes[path.relative_to(folder).as_posix()] = status.st_size
-    return sizes
-
-
-def content_hash(folder: Path) -> str:
-    """sha256 of all files of a package, and of their names."""
-    digest = hashlib.sha256()
-    for name in sorted(regular_files(folder)):
-        digest.update(name.encode() + bytes.fromhex(sha256(folder / name)))
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

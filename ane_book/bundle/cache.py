@@ -22,11 +22,11 @@ import re
 import shutil
 import time
 
-from ane_book.bundle import read_manifest, regular_files
+from ane_book.bundle import read_manifest
 from ane_book.device import cache_folder
 from ane_book.errors import InvalidBundle, InvalidInput
 from filelock import FileLock, Timeout
-from mlprogram.files import written_whole
+from mlprogram.files import regular_files, written_whole
 
 __all__ = ["bundles", "compiled", "delete", "entries", "evict", "facts", "keep", "locked",
            "lowered", "mark_used", "recall", "remember"]  # fmt: skip

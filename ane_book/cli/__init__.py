@@ -4,6 +4,7 @@ Answers and tables go to stdout; progress, statistics and errors to stderr, so t
 piped. `ane_book.__main__` turns errors into messages and exit codes.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 import sys
@@ -11,18 +12,21 @@ from typing import Annotated, Literal
 
 from ane_book import __version__
 from ane_book.cli import options
+from ane_book.cli.absent import absent, served
 from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
-from ane_book.cli.commands import Commands, command, told_to_end
 from ane_book.cli.demo import demo_command
-from ane_book.cli.diff import diff_command
-from ane_book.cli.explain import explain_command
-from ane_book.cli.graph import Check, Inputs, Precision, Shapes, convert_onnx, is_graph
-from ane_book.cli.load import Opening, existing, load, load_draft, load_talker, path_of
+from ane_book.cli.load import (
+    Opening,
+    existing,
+    handed,
+    load,
+    load_draft,
+    load_talker,
+    path_of,
+)
 from ane_book.cli.machine import cache_command, doctor_command
 from ane_book.cli.models import models_command, plan_command
-from ane_book.cli.output import AsJson, show
-from ane_book.cli.place import place_command
 from ane_book.cli.quality import quality_command
 from ane_book.cli.redact import redact
 from ane_book.cli.report import report_command
@@ -30,44 +34,23 @@ from ane_book.cli.rerank import rerank
 from ane_book.cli.residency import residency_command
 from ane_book.cli.terminal import RECIPE, SAMPLING, answer
 from ane_book.errors import InvalidInput, printable
-from ane_book.progress import progress_bar
-from ane_serve.cli.bench import bench_command
-from ane_serve.cli.serve import serve
+from mlprogram.cli import options as program_options
+from mlprogram.cli.commands import command_line, told_to_end
+from mlprogram.cli.diff import diff_command
+from mlprogram.cli.explain import explain_command
+from mlprogram.cli.graph import Check, Inputs, Precision, Shapes, convert_onnx
+from mlprogram.cli.options import AsJson, FunctionName, InputSeed
+from mlprogram.cli.place import place_command
+from mlprogram.cli.programs import Out, Plan, save_command
+from mlprogram.progress import progress_bar
+from mlprogram.terminal import show
 import typer
 
 __all__ = ["app"]
 
 # Everything heavy is imported by the command that needs it.
 
-app = typer.Typer(
-    cls=Commands,
-    help="Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
 
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"ane-book {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    """What goes before every command."""
-
-
-command("models")(models_command)
-
-
-@command("convert")
 @options.takes(
     "Recipe", "kv", "state_write", "context", "quant", "quant_head", "prefill", "shard_limit",
     "partition", "argmax_output", "experts", "tiers", "verify", "functions", "silu", "form",
@@ -103,20 +86,13 @@ def convert(
         from mlprogram.coreai import check_installed
 
         check_installed()  # before a conversion, not after it
-    if is_graph(model, out):
+    if _is_graph(model, out):
         if to == "coreai":
             raise InvalidInput("of a graph's package `ane-book save` makes an .aimodel")
-        convert_onnx(
-            model,
-            out,
-            force,
-            precision=precision,
-            shapes=shape,
-            inputs=inputs,
-            check=check,
-            source=source,
-            **recipe,
-        )
+        for name in options.given(source=source, **recipe):
+            flag = name.replace("_", "-")
+            raise InvalidInput(f"--{flag} is of language models, and {model} is an ONNX graph")
+        convert_onnx(model, out, force, precision, shape, check, inputs)
         return
     if any(value is not None for value in (precision, shape, inputs, check)):
         raise InvalidInput("--precision, --shape, --inputs and --check are of .onnx graphs")
@@ -125,16 +101,22 @@ def convert(
             model, out=out, source=source, force=force, progress=progress, **recipe
         )
     if to == "coreai":
-        from mlprogram.coreai import add_assets
+        from ane_book.conversion.assets import add_assets
 
         add_assets(bundle)
     print(bundle.path)
 
 
-command("plan")(plan_command)
+def _is_graph(model: str, out: Path | None) -> bool:
+    """Whether to convert a model to a single package: an .onnx graph that is not a language model,
+    or whose output is named .mlpackage (a bundle is a folder)."""
+    from ane_book.weights.onnx import is_bundle
+
+    if not model.endswith(".onnx"):
+        return False
+    return (out is not None and out.suffix == ".mlpackage") or not is_bundle(Path(model))
 
 
-@command("run")
 @options.takes("Recipe", *RECIPE)
 @options.takes("Sampling", *SAMPLING, "json_schema", "regex")
 def run(
@@ -147,7 +129,7 @@ def run(
     ] = False,
     draft: options.Draft = None,
     adapter: options.Adapter = None,
-    precision: options.Precision = "fp16",
+    precision: program_options.Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
     as_json: AsJson = False,
@@ -167,10 +149,6 @@ def run(
         answer(session, asked, sampling)
 
 
-command("chat")(chat_command)
-
-
-@command("choose")
 @options.takes("Recipe", "quant")
 @options.takes("Sampling", "system")
 def choose(
@@ -179,7 +157,7 @@ def choose(
     choices: Annotated[list[str], typer.Argument(help="Two or more answers.", metavar="OPTION...")],
     recipe: dict,
     sampling: dict,
-    precision: options.Precision = "fp16",
+    precision: program_options.Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
     as_json: AsJson = False,
@@ -195,7 +173,6 @@ def choose(
     show(lambda: [asdict(option) for option in found], lambda: table, as_json)
 
 
-@command("embed")
 @options.takes("Recipe", "quant")
 def embed(
     texts: Annotated[list[str], typer.Argument(help="Texts; - stands for the lines of stdin.")],
@@ -218,7 +195,7 @@ def embed(
         int | None,
         typer.Option(min=1, help="Cut vectors to so many numbers, and scale them to length 1."),
     ] = None,
-    precision: options.Precision = "fp16",
+    precision: program_options.Precision = "fp16",
     context: options.TextLength = None,
     backend: options.BackendName = "auto",
     force: options.Force = False,
@@ -231,18 +208,15 @@ def embed(
     print_vectors(embedder, texts, as_json, strict, prompt, dimensions)
 
 
-@command("inspect")
 def inspect_command(
     path: options.Package,
     run: Annotated[bool, typer.Option("--run", help="Execute the package as well.")] = False,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Show which kernel each op got, and why not others.")
-    ] = False,
-    inputs: options.Inputs = None,
-    function: options.FunctionName = None,
-    precision: options.Precision = "fp16",
-    seed: options.InputSeed = 0,
-    out: Annotated[Path | None, typer.Option(help="Write the outputs as .npz.")] = None,
+    plan: Plan = False,
+    inputs: program_options.Inputs = None,
+    function: FunctionName = None,
+    precision: program_options.Precision = "fp16",
+    seed: InputSeed = 0,
+    out: Out = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare every byte of a bundle with what was written.")
     ] = False,
@@ -287,41 +261,33 @@ def _verify(path: Path) -> dict[str, int]:
     return {"verified": len(bundle.manifest.files)}
 
 
-command("diff")(diff_command)
-command("place")(place_command)
-command("residency")(residency_command)
-command("explain")(explain_command)
-command("check")(check)
-command("quality")(quality_command)
-command("bench")(bench_command)
-command("demo")(demo_command)
-command("report")(report_command)
-command("redact")(redact)
-command("rerank")(rerank)
-command("serve")(serve)
-
-
-@command("save")
-def save_command(
-    source: Annotated[Path, typer.Argument(help="A .mlpackage, .mlmodelc or .mlmodel.")],
-    target: Annotated[
-        Path, typer.Argument(help="What to write: a .mlpackage, a .mlmodelc or an .aimodel.")
-    ],
-) -> None:
-    """Write a model as a package, compiled, or for Core AI."""
-    existing(source)
-    if target.suffix == ".aimodel":
-        from mlprogram.coreai import save_asset
-
-        save_asset(source, target)
-    elif target.suffix in (".mlpackage", ".mlmodelc"):
-        from mlprogram import save
-
-        save(source, target)
-    else:
-        raise InvalidInput(f"{target}: the name must end in .mlpackage, .mlmodelc or .aimodel")
-    print(target)
-
-
-command("cache")(cache_command)
-command("doctor")(doctor_command)
+COMMANDS: dict[str, Callable] = {
+    "models": models_command,
+    "convert": convert,
+    "plan": plan_command,
+    "run": run,
+    "chat": chat_command,
+    "choose": choose,
+    "embed": embed,
+    "inspect": inspect_command,
+    "diff": handed(diff_command, existing, a=None, b=None),
+    "place": handed(place_command, path_of, path=options.Packages),
+    "residency": residency_command,
+    "explain": explain_command,
+    "check": check,
+    "quality": quality_command,
+    "demo": demo_command,
+    "report": report_command,
+    "redact": redact,
+    "rerank": rerank,
+    "save": handed(save_command, existing, source=None),
+    "cache": cache_command,
+    "doctor": doctor_command,
+}
+app = command_line(
+    "Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
+    f"ane-book {__version__}",
+    COMMANDS | served(),
+    absent(),
+    options.with_taken,
+)

@@ -14,6 +14,7 @@ from ane_book.cli.load import Opening, load_draft, load_talker
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.device import state_folder
 from ane_book.errors import InvalidInput, PromptTooLong, printable
+from mlprogram.cli.options import Precision
 import typer
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def chat_command(
     history: Annotated[
         bool, typer.Option(help="Keep what is typed at a terminal for the arrow keys.")
     ] = True,
-    precision: options.Precision = "fp16",
+    precision: Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
 ) -> None:

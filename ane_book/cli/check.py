@@ -1,18 +1,19 @@
 """`ane-book check`: packages against the laws of the Neural Engine, a bundle against PyTorch."""
 
 import json
-import os
 from pathlib import Path
-from shutil import get_terminal_size
 import sys
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
 from ane_book.cli.load import path_of
-from ane_book.cli.output import AsJson, keep, show
+from ane_book.cli.output import keep
 from ane_book.errors import printable
-from ane_book.progress import progress_bar
+from mlprogram.cli.check import Annotations, FailOn, Rules, Sarif, annotated, width
+from mlprogram.cli.options import AsJson
+from mlprogram.progress import progress_bar
+from mlprogram.terminal import show
 import typer
 
 if TYPE_CHECKING:
@@ -25,16 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
-Level = Literal["error", "warning", "note", "never"]
-
-Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 to this file.")]
-FailOn = Annotated[
-    Level, typer.Option(help="Exit code 1 where a finding is of this severity, or graver.")
-]
-Rules = Annotated[
-    Path | None,
-    typer.Option(help="A TOML file: a table for each rule to look for, with its severity."),
-]
 Calibrate = Annotated[
     str | None,
     typer.Option(
@@ -54,13 +45,6 @@ Numbers = Annotated[
     ),
 ]
 Source = Annotated[str | None, typer.Option(help="With --parity: the weights that it was made of.")]
-Annotations = Annotated[
-    bool | None,
-    typer.Option(
-        "--github/--no-github",
-        help="Print GitHub's annotations.  [default: where GITHUB_ACTIONS is true]",
-    ),
-]
 
 
 def check(
@@ -86,20 +70,21 @@ def check(
     Exit code 0: nothing as grave as --fail-on was found, and parity and numerics hold where they
     were asked for; 1: not so.
     """
+    from ane_book.evidence.laws import check as check_laws
+    from ane_book.evidence.laws import laws_level
     from mlprogram.ane import laws
 
     chosen = laws.load(rules) if rules else None
     path = path_of(package)
     bundle = None if chosen else _bundle(path)
     with progress_bar() as progress:
-        report = laws.check(path, chosen, progress, _inputs(calibrate))
+        report = check_laws(path, chosen, progress, _inputs(calibrate))
     held = _parity(path, source) if parity or source else None
     faults = _numerics(path) if numerics else None
     texts = _texts(bundle, source) if bundle else []
-    if github is None:
-        github = os.environ.get("GITHUB_ACTIONS") == "true"
+    github = annotated(github)
     if bundle and not github:
-        keep(bundle, "L0", report.level())
+        keep(bundle, "L0", laws_level(report))
         if held is not None:
             keep(bundle, "L1", held.level())
     show(
@@ -129,7 +114,7 @@ def _bundle(path: Path) -> "Bundle | None":
 
 
 def _inputs(calibrate: str | None):
-    """The argument `calibrate` of `laws.check`: arrays by name, "golden", or None."""
+    """The argument `calibrate` of the check: arrays by name, "golden", or None."""
     if calibrate in (None, "golden"):
         return calibrate
     from mlprogram.package.description import load_inputs
@@ -167,12 +152,12 @@ def _fails(texts: "list[TextFinding]", level: "Severity") -> bool:
 def _text(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None") -> str:
     from mlprogram.ane.laws.report import counted
 
-    width = min(100, get_terminal_size((100, 24)).columns)
+    columns = width()
     wrapped = [
-        fill(printable(str(finding)), width, subsequent_indent="    ", break_long_words=False)
+        fill(printable(str(finding)), columns, subsequent_indent="    ", break_long_words=False)
         for finding in texts
     ]
-    laws = report.text(width)
+    laws = report.text(columns)
     if texts:
         laws += f"; {counted(finding.severity for finding in texts)} in the text side"
     parity = [] if held is None else [printable(str(held))]

@@ -12,6 +12,7 @@ from ane_book.cli import options
 from ane_book.cli.load import Opening, load
 from ane_book.cli.terminal import RECIPE, shown, statistics
 from ane_book.errors import printable
+from mlprogram.cli.options import Precision
 import typer
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def demo_command(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show every package with its hash and functions.")
     ] = False,
-    precision: options.Precision = "fp16",
+    precision: Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
 ) -> None:

@@ -1,16 +1,21 @@
 """Open the model that a command names, and check that it is for the command's task."""
 
+from collections.abc import Callable
+from functools import wraps
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from ane_book.cli.options import given, names
 from ane_book.errors import InvalidInput, InvalidPackage
-from ane_book.progress import progress_bar
+from mlprogram.progress import progress_bar
 
 if TYPE_CHECKING:
     from ane_book.runtime import Embedder, Reranker, Session, Tagger
 
-__all__ = ["Opening", "existing", "load", "load_draft", "load_talker", "path_of", "task_of"]
+__all__ = [
+    "Opening", "existing", "handed", "load", "load_draft", "load_talker", "path_of", "task_of",
+]  # fmt: skip
 
 
 class Opening(TypedDict):
@@ -90,6 +95,37 @@ def path_of(given: str) -> Path:
 
     with progress_bar() as progress:
         return ane_book.convert(given, progress=progress).path
+
+
+def handed(command: Callable, opened: Callable[[Any], Path], **arguments: Any) -> Callable:
+    """A command of `mlprogram` as one of `ane-book`, which also knows bundles, weights and models.
+
+    arguments: those that are paths, each with its type and help here, or None for what it has;
+    `opened` finds what they name.
+    """
+
+    @wraps(command)
+    def call(**given: Any) -> Any:
+        paths = {name: opened(given[name]) for name in arguments if given.get(name) is not None}
+        try:
+            return command(**given | paths)
+        except InvalidPackage:
+            from ane_book.evidence.inspect import refuse_bundle, refuse_weights
+
+            for path in paths.values():
+                refuse_bundle(path)
+                refuse_weights(path)
+            raise
+
+    signature = inspect.signature(command, eval_str=True)
+    own = {name: kind for name, kind in arguments.items() if kind is not None}
+    changed = [
+        each.replace(annotation=own.get(name, each.annotation))
+        for name, each in signature.parameters.items()
+    ]
+    vars(call)["__signature__"] = signature.replace(parameters=changed)
+    call.__annotations__ = {each.name: each.annotation for each in changed}
+    return call
 
 
 def existing(path: Path) -> Path:

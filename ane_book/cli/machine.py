@@ -4,7 +4,8 @@ from importlib.util import find_spec
 import time
 from typing import Annotated, Literal
 
-from ane_book.cli.output import AsJson, show
+from mlprogram.cli.options import AsJson
+from mlprogram.terminal import show
 import typer
 
 __all__ = ["cache_command", "doctor_command"]
@@ -51,7 +52,7 @@ def cache_command(
     if action == "delete":
         removed = cache.delete(names or [entry.path.name for entry in cache.entries()])
     elif limit is not None:
-        from ane_book.options import parse_bytes
+        from mlprogram.machine import parse_bytes
 
         removed = cache.evict(parse_bytes(limit))
     else:

@@ -4,7 +4,9 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
-from ane_book.cli.output import AsJson, show
+from ane_book.cli.absent import serving
+from mlprogram.cli.options import AsJson
+from mlprogram.terminal import show
 import typer
 
 if TYPE_CHECKING:
@@ -53,8 +55,7 @@ def plan_command(
 ) -> None:
     """Show how a model would be cut, without its weights."""
     import ane_book
-    from ane_serve.cluster.plan import split
-    from mlprogram.ane import cost
+    from ane_book.evidence import cost
     from mlprogram.ane.cost.devices import find_device
     from mlprogram.tables import headed
 
@@ -67,7 +68,7 @@ def plan_command(
         lines += [
             ("device", "memory unknown, a chip is sold with several sizes of memory: --device 16GB")
         ]
-    cut = None if machines is None else split(planned, machines)
+    cut = None if machines is None else serving("cluster.plan").split(planned, machines)
     lines += [] if cut is None else cut.facts(chip)
 
     def numbers() -> dict:
@@ -108,12 +109,13 @@ def _numbers(planned: "Plan") -> dict:
 
 def _predicted(planned: "Plan", chip: str) -> dict:
     """The prediction: both ends of each range, the claims behind it, each tier's rate by slots."""
+    from ane_book.evidence.cost import work_of
+    from ane_book.evidence.cost.quoted import quoted
     from mlprogram.ane.cost import predict
     from mlprogram.ane.cost.model import not_predicted
-    from mlprogram.ane.cost.quoted import quoted
 
-    estimate = predict(planned, chip)
-    rates = {S: predict(tier, chip).tokens_s for S, tier in planned.tiers.items()}
+    estimate = predict(work_of(planned), chip)
+    rates = {S: predict(work_of(tier), chip).tokens_s for S, tier in planned.tiers.items()}
     terms = [
         {"what": term.what, "ms": [term.ms.low, term.ms.high], "evidence": term.evidence}
         for term in estimate.terms

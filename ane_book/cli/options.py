@@ -46,21 +46,6 @@ TextLength = Annotated[
     int | None,
     typer.Option(min=3, help="Most tokens of a text.  [default: what the model was made for]"),
 ]
-Precision = Annotated[
-    str,
-    typer.Option(
-        metavar="fp16|fp32|ane",
-        help="fp16 as packages declare, fp32 as reference; ane: what is published of the engine's "
-        "arithmetic, experimental, or some of it, as ane:silu,products.",
-    ),
-]
-FunctionName = Annotated[
-    str | None, typer.Option(help="Function of the package.  [default: the package's own default]")
-]
-Inputs = Annotated[
-    Path | None, typer.Option(help="A .npz file with an array for every input; else random ones.")
-]
-InputSeed = Annotated[int, typer.Option(min=0, help="Seed of random inputs.")]
 Force = Annotated[
     bool,
     typer.Option("--force", help="Run a bundle that failed parity by its own evidence, too."),

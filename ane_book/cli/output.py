@@ -1,19 +1,15 @@
-"""What a command prints: facts, as JSON or as text."""
+"""What a command keeps in a bundle's evidence."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidBundle
-from mlprogram.terminal import show
-import typer
 
 if TYPE_CHECKING:
     from ane_book.bundle import Bundle
     from ane_book.bundle.evidence import Level, LevelName
 
-__all__ = ["AsJson", "keep", "show"]
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+__all__ = ["keep"]
 
 
 def keep(bundle: "Bundle", name: "LevelName", level: "Level") -> None:

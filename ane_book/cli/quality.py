@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
 from ane_book.cli.load import path_of
-from ane_book.cli.output import AsJson, keep, show
+from ane_book.cli.output import keep
+from mlprogram.cli.options import AsJson
+from mlprogram.terminal import show
 import typer
 
 if TYPE_CHECKING:

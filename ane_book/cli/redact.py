@@ -14,11 +14,12 @@ import sys
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, cast
 
 from ane_book.cli import options
-from ane_book.cli.commands import told_to_end
 from ane_book.cli.load import Opening, load
 from ane_book.errors import InvalidInput, printable
-from ane_book.progress import progress_bar
+from mlprogram.cli.commands import told_to_end
+from mlprogram.cli.options import Precision
 from mlprogram.files import written_whole
+from mlprogram.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def redact(
         Literal["strict", "replace"],
         typer.Option(help="What is no UTF-8: refuse it, or keep those bytes and go on."),
     ] = "strict",
-    precision: options.Precision = "fp16",
+    precision: Precision = "fp16",
     context: Context = None,
     backend: options.BackendName = "auto",
     force: options.Force = False,

@@ -4,7 +4,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from ane_book.progress import progress_bar
+from mlprogram.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
 from ane_book.cli.load import Opening, load, task_of
-from ane_book.cli.output import AsJson, show
 from ane_book.errors import printable
+from mlprogram.cli.options import AsJson, Precision
+from mlprogram.terminal import show
 import typer
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def rerank(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a text that is too long, instead of cutting.")
     ] = False,
-    precision: options.Precision = "fp16",
+    precision: Precision = "fp16",
     context: options.TextLength = None,
     backend: options.BackendName = "auto",
     force: options.Force = False,

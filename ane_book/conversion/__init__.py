@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Unpack
 import warnings
 
 from ane_book.bundle import Bundle, cache
-from ane_book.conversion.target import check_ours, check_place, is_empty, recover, telling
+from ane_book.conversion.target import check_ours, check_place, is_empty, recover
 from ane_book.conversion.target.key import bundle_key
 from ane_book.errors import InvalidBundle, InvalidInput, SchemeWarning
 from ane_book.options import Recipe, RecipeOptions
 from ane_book.reference import find_reference, reference_models
+from mlprogram.files import telling
 
 if TYPE_CHECKING:
     from ane_book.conversion.build import BundleBuilder, Progress
     from ane_book.weights import WeightSource
 
 __all__ = ["convert", "kept", "reference_models"]
+
+ELSEWHERE = "name another folder, or another cache by ANE_BOOK_CACHE"
 
 
 def convert(
@@ -70,7 +73,7 @@ def _convert(
     from ane_book.models import find, read_config
 
     if out is not None:
-        with telling(out):
+        with telling(out, ELSEWHERE):
             check_place(out)
     # Of a reference model: a second call then looks for no weights.
     key = _key(model, options) if source is None and out is None else None
@@ -92,7 +95,7 @@ def _build(builder: "BundleBuilder", out: Path | None, force: bool) -> Bundle:
     """Open the bundle that the builder would make if it is there already, or else build it."""
     key = bundle_key(builder.source.fingerprint(), builder.recipe.model_dump())
     target = out or cache.bundles() / f"{builder.name}-{key[:16]}"
-    with telling(target), cache.locked(target):
+    with telling(target, ELSEWHERE), cache.locked(target):
         recover(target)
         if not force and not is_empty(target):
             try:

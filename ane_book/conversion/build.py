@@ -16,7 +16,7 @@ import platform
 import shutil
 from typing import Any
 
-from ane_book.bundle import Bundle, regular_files, seal
+from ane_book.bundle import Bundle, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Embedding, Part, Source, Tags, Vectors
@@ -27,7 +27,7 @@ from ane_book.conversion.packages import adapters_of, part_of
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.quantize.allotment import Allotment
-from ane_book.conversion.target import beside, exchange, is_full
+from ane_book.conversion.target import beside, exchange
 from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.tokenizer import FILE, packed_or_refused, tokenizer_entry
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
@@ -40,6 +40,7 @@ from ane_book.models.base import decoder
 from ane_book.models.base.architecture import TensorSpec
 from ane_book.options import Recipe
 from ane_book.weights import TokenizerFiles, WeightSource
+from mlprogram.files import is_full, regular_files
 import numpy as np
 import torch
 

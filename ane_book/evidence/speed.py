@@ -1,9 +1,11 @@
 """Time how fast a bundle loads and runs on one set of compute units, in a child process."""
 
 from collections.abc import Callable
+import json
 import os
 from pathlib import Path
 from statistics import median
+import sys
 import time
 from typing import Any
 
@@ -14,6 +16,7 @@ from mlprogram.ane.mac import child
 
 __all__ = ["EXECUTOR", "measure_speed", "tell_speed"]
 
+PROBE = [sys.executable, "-m", "ane_book.evidence.speed"]
 EXECUTOR = "executor"  # instead of compute units: run `mlprogram` on the CPU
 PREFILLS, DECODES = 3, 32  # prompts, for their median; tokens to decode after one
 
@@ -24,8 +27,8 @@ def measure_speed(bundle: Bundle, units: str, folder: Path, timeout: float) -> d
     Returns units, seconds of the first load (cold_s) and the second (warm_s), tokens per second
     (prefill_tps, decode_tps), and `failed`: how the child ended if it did not finish.
     """
-    request = {"what": "speed", "bundle": str(bundle.path.resolve()), "units": units}
-    outcome = child.ask(request, folder, timeout)
+    request = {"bundle": str(bundle.path.resolve()), "units": units}
+    outcome = child.ask(request, folder, timeout, command=PROBE)
     figures = {"units": units}
     for event in outcome.find("speed"):
         figures |= {name: event[name] for name in event.keys() - {"step", "next"}}
@@ -104,3 +107,6 @@ def _seconds(call: Callable) -> float:
     call()
     return time.perf_counter() - started
 
+
+if __name__ == "__main__":
+    tell_speed(json.loads(Path(sys.argv[1]).read_text()))

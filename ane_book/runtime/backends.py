@@ -28,10 +28,10 @@ import tempfile
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ane_book import device
-from ane_book.bundle import content_hash
 from ane_book.bundle.cache import keep
 from ane_book.errors import BackendUnavailable, InvalidInput, InvalidPackage
-from ane_book.progress import silent_coremltools
+from mlprogram.files import content_hash
+from mlprogram.progress import silent_coremltools
 from mlprogram.run.precision import check_precision
 import numpy as np
 
@@ -239,7 +239,7 @@ def choose_backend(name: Backend | str | None = None, precision: str = "fp16") -
     if name == "coreai":
         from mlprogram.coreai.run import CoreAIBackend
 
-        return CoreAIBackend(precision)
+        return CoreAIBackend(precision, keep)
     if name == "coreml" and precision != "fp16":
         raise InvalidInput(
             f'precision {precision!r} needs the "mil" backend: Core ML computes in the precision '

@@ -21,11 +21,10 @@ import re
 from typing import Any
 
 from ane_book.errors import BackendUnavailable, InvalidInput
-from ane_book.extras import missing
 from ane_book.text.chat import DEEPEST, too_deep
 from ane_book.text.process import check_text
-from ane_book.text.schemas import SPACED, check_numbers
-from ane_serve.tools.tools import end_of_thought
+from ane_book.text.schemas import SPACED, check_numbers, end_of_thought
+from mlprogram.extras import missing
 import numpy as np
 
 try:
@@ -47,7 +46,8 @@ class GrammarTokens:
 
     def __init__(self, file: Path, vocabulary: int, ends: Iterable[int]):
         if llguidance is None:
-            raise BackendUnavailable(missing("to hold answers to a form", "serve", "llguidance"))
+            needed = "ane-book[grammar]", "llguidance"
+            raise BackendUnavailable(missing("to hold answers to a form", *needed))
         if not (ends := sorted(ends)):
             raise InvalidInput("no token of this model ends an answer, so none keeps a form")
         text = file.read_text("utf-8")

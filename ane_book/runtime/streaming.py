@@ -8,9 +8,7 @@ joined, is what decoding all tokens at once gives, cut at the first stop string.
 from collections.abc import Mapping
 from typing import Protocol
 
-from ane_serve.tools.calls import overlap
-
-__all__ = ["TextStream", "TokenDecoder"]
+__all__ = ["TextStream", "TokenDecoder", "overlap"]
 
 
 class TokenDecoder(Protocol):
@@ -72,3 +70,9 @@ class TextStream:
         keep = 0 if final else max((overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+
+def overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

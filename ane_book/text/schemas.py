@@ -1,13 +1,14 @@
-"""What all JSON schemas that answers and calls of tools are held to have in common."""
+"""What the grammars of answers and of calls of tools have in common."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
+import json
 from math import lcm
 from typing import Any
 
 from ane_book.errors import InvalidInput
 
-__all__ = ["SPACED", "check_numbers"]
+__all__ = ["SPACED", "check_numbers", "end_of_thought"]
 
 #: Of a JSON schema's grammar: the white space between parts, which a small model else never ends.
 SPACED = {"whitespace_pattern": r"[ \t\r\n]{0,64}"}
@@ -64,3 +65,10 @@ def _leaves(value: Any) -> Iterator[float]:
             yield from _leaves(each)
     elif isinstance(value, int | float):
         yield value
+
+
+def end_of_thought(end: str, special: Mapping[str, int]) -> list[str]:
+    """The rules of a thought up to its end, `ended` first."""
+    named = f" | FREE <[{special[end]}]>" if end in special else ""
+    spelled = f"spelled_end[lazy]: FREE {json.dumps(end)}"
+    return [f"ended: spelled_end{named}", spelled, r"FREE: /(.|\n)*/"]

@@ -19,8 +19,9 @@ from pathlib import Path
 import struct
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.weights.source import Shape, check_file
+from ane_book.weights.source import Shape
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+from mlprogram.files import check_file
 import numpy as np
 
 __all__ = ["GGUFTensor", "map_file", "read_header"]

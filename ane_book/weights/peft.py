@@ -17,7 +17,8 @@ from pathlib import Path
 import re
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound, first_fault
-from ane_book.weights.source import check_file, read_json
+from ane_book.weights.source import read_json
+from mlprogram.files import check_file
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open

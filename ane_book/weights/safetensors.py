@@ -33,13 +33,13 @@ from ane_book.weights.source import (
     Shape,
     TokenizerFiles,
     WeightSource,
-    check_file,
     check_tensors,
     piece_shapes,
     plain_rope,
     read_config,
     read_json,
 )
+from mlprogram.files import check_file
 import numpy as np
 from safetensors import SafetensorError, safe_open
 import torch

@@ -9,13 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ane_book.errors import InvalidWeights, UnsupportedModel, first_fault, refuse_pointer
+from ane_book.errors import InvalidWeights, UnsupportedModel, first_fault
+from mlprogram.files import check_file
 import numpy as np
 from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 
 __all__ = [
-    "Integers", "Shape", "TokenizerFiles", "WeightSource", "check_file", "check_tensors",
+    "Integers", "Shape", "TokenizerFiles", "WeightSource", "check_tensors",
     "joined", "piece_shapes", "plain_rope", "read_config", "read_json", "read_text",
 ]  # fmt: skip
 
@@ -158,17 +159,6 @@ def joined(parts: list[Integers | None]) -> Integers | None:
         zero=np.concatenate(zeros) if zeros else None,
         bits=stored[0].bits,
     )
-
-
-def check_file(path: Path) -> None:
-    """Raise InvalidWeights for an unreadable file, a folder, a pipe (which reading would wait for),
-    or a Git LFS pointer."""
-    if not path.is_file():
-        raise InvalidWeights(f"{path}: not a file")
-    try:
-        refuse_pointer(path, InvalidWeights)
-    except OSError as error:
-        raise InvalidWeights(f"{path}: cannot be read: {error}") from None
 
 
 def read_text(path: Path) -> str:

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from ane_book_pages.figures import COLORS, INK
 from matplotlib.figure import Figure
 import matplotlib.pyplot as plt
-
-from ane_book_pages.figures import COLORS, INK
 
 __all__ = ["by_kind", "chart"]
 

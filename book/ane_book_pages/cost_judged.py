@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from mlprogram.ane.cost.model import Interval, predict
-
 from ane_book_pages.cost_published import Figure, Role
 from ane_book_pages.fit import asked, by_model, bytes_ms, within
+from mlprogram.ane.cost.model import Interval, predict
 
 __all__ = ["Beside", "beside", "by_bytes", "predictable", "width"]
 

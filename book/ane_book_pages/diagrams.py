@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from ane_book_pages.figures import COLORS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 import matplotlib.pyplot as plt
-
-from ane_book_pages.figures import COLORS
 
 __all__ = [
     "blocks",

@@ -15,9 +15,8 @@ import tomllib
 from typing import Any, Literal, get_args
 
 from ane_book.errors import InvalidInput
-from mlprogram.ane import claims
-
 from ane_book_pages import records
+from mlprogram.ane import claims
 
 __all__ = ["Experiment", "Verdict", "for_a_mac", "own", "published"]
 

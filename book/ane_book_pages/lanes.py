@@ -6,12 +6,11 @@ Kept apart from `diagrams.py`, since it draws from estimates and not from a fixe
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ane_book_pages.diagrams import TINTS, box, canvas, note
+from ane_book_pages.figures import COLORS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from mlprogram.ane.placement.path import ANE, LAUNCH, OUTPUT, SWITCH, Estimates, cost
-
-from ane_book_pages.diagrams import TINTS, box, canvas, note
-from ane_book_pages.figures import COLORS
 
 __all__ = ["Lanes", "lanes"]
 

@@ -7,9 +7,8 @@
 
 from itertools import pairwise
 
-from matplotlib.figure import Figure
-
 from ane_book_pages.diagrams import arrow, box, canvas, down, elbow, note
+from matplotlib.figure import Figure
 
 __all__ = ["STEPS", "layer"]
 

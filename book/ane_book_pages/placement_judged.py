@@ -10,15 +10,14 @@ from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from statistics import median, quantiles
 
+from ane_book_pages.placement_fit import ROOFS, fit
+from ane_book_pages.placement_networks import NetworkPlan
+from ane_book_pages.placement_published import Predict, PublishedGraph, judge, sums
 from mlprogram.ane.placement.estimator import Estimator, Range, work
 from mlprogram.ane.placement.graph import GraphOp
 from mlprogram.ane.placement.path import ANE
 from mlprogram.ane.placement.placed import place_ops
 from mlprogram.ane.placement.support import Support, support, table
-
-from ane_book_pages.placement_fit import ROOFS, fit
-from ane_book_pages.placement_networks import NetworkPlan
-from ane_book_pages.placement_published import Predict, PublishedGraph, judge, sums
 
 __all__ = ["LEAST", "Errors", "LeftOut", "half_left_out", "halves", "networks_left_out", "spread"]
 

@@ -3,7 +3,7 @@
     python research/experiments/settle_topk.py            # on a Mac with an engine
     python research/experiments/settle_topk.py --dry-run  # anywhere: graphs built and executed
 
-Every case is a package of its own, asked by `measure` of `ane_book.evidence.residency`: planned
+Every case is a package of its own, asked by `measure` of `mlprogram.ane.mac.residency`: planned
 where, right or wrong, how fast. A graph of one small op stays on the CPU whatever the op is, since
 going over to the engine has to save 0.25 ms (claim program-small); so the op in question stands
 between convolutions that are worth it (`between`).
@@ -18,9 +18,9 @@ import tempfile
 from zlib import crc32
 
 from ane_book.errors import AneBookError
-from ane_book.evidence.residency import Residency, measure, why_not
-from ane_book.progress import silent_coremltools
 from mlprogram import MLProgram
+from mlprogram.ane.mac.residency import Residency, measure, why_not
+from mlprogram.progress import silent_coremltools
 import numpy as np
 
 with silent_coremltools():

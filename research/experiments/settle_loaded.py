@@ -13,8 +13,8 @@ import sys
 import tempfile
 
 from _settle import conv, graph, mb
-from ane_book.evidence.residency import why_not
 from mlprogram.ane.mac.child import Outcome, run, tell
+from mlprogram.ane.mac.residency import why_not
 
 MEGABYTES, MOST = 250, 32  # of a program, programs
 CHANNELS = 2048

@@ -38,6 +38,7 @@ from _in_both import ARCHITECTURES, compared
 from _tiny import prompt, tiny_model, write_checkpoint
 from ane_book import MLProgram, convert
 from ane_book.bundle import Bundle
+from ane_book.conversion.assets import add_assets
 from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import PackageWriter
 from ane_book.errors import AneBookError
@@ -46,7 +47,7 @@ from ane_book.models import find, read_config
 from ane_book.models.base.decoder import block_weights
 from ane_book.runtime import Session
 from ane_book.weights import open_source
-from mlprogram.coreai import add_assets, check_installed, save_asset
+from mlprogram.coreai import check_installed, save_asset
 from mlprogram.coreai.run import CoreAIBackend
 import numpy as np
 import op_tests

@@ -25,9 +25,9 @@ from ane_book.host import causal_mask
 from ane_book.models import DecoderConfig, read_config
 from ane_book.models.base import layers
 from ane_book.models.base.decoder import Decoder, block_weights
-from ane_book.options import parse_bytes
 from ane_book.runtime import Session
 from mlprogram import MLProgram
+from mlprogram.machine import parse_bytes
 import numpy as np
 import pytest
 import torch

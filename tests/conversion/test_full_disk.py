@@ -10,8 +10,9 @@ import subprocess
 import sys
 
 import ane_book
-from ane_book.bundle import Bundle, regular_files
+from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, OutOfSpace
+from mlprogram.files import regular_files
 from mlprogram.onnx.graph import convert_graph
 import numpy as np
 import onnx

@@ -6,6 +6,7 @@ from _zaya import maker
 import ane_book
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
+from ane_book.evidence.cost import work_of
 from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session, shards
 from mlprogram.ane import cost
@@ -152,7 +153,7 @@ def test_a_bundle_of_the_other_kind(tiny_bundle):
 def test_no_prediction_beyond_what_is_published(model, recipe, what):
     """The claim is of eight rows of dense models over 8K; of a mixture, against it, 4.5 times."""
     with pytest.raises(InvalidInput, match=f"a call of {what} is not published"):
-        cost.predict(ane_book.plan(model, functions="one", **recipe), "m4-max")
+        cost.predict(work_of(ane_book.plan(model, functions="one", **recipe)), "m4-max")
 
 
 def test_a_plan_names_one_sum(tiny_bundle):

@@ -13,6 +13,7 @@ from _zaya import maker
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, InvalidInput
+from ane_book.evidence.cost import work_of
 from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session
 from ane_book.runtime.backends import MILBackend
@@ -344,8 +345,9 @@ class TestEvidence:
         for slots, tier in tiered.tiers.items():
             assert tier.cache_bytes * 2048 == one.cache_bytes * slots
             assert tier.packages == one.packages and not tier.recipe.tiers
-        assert cost.predict(tiered.tiers[2048], "m4-max").ms == cost.predict(one, "m4-max").ms
-        rates = [cost.predict(tier, "m4-max").tokens_s.low for tier in tiered.tiers.values()]
+        predict = lambda plan: cost.predict(work_of(plan), "m4-max")  # noqa: E731
+        assert predict(tiered.tiers[2048]).ms == predict(one).ms
+        rates = [predict(tier).tokens_s.low for tier in tiered.tiers.values()]
         assert rates == sorted(rates, reverse=True) and rates[0] > 1.1 * rates[-1]
         assert ane_book.plan("all-minilm-l6-v2").tiers == {}
 

@@ -8,9 +8,7 @@ from _command import ane_book as command
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.conversion.plan import plan
-from ane_book.conversion.write import weight_files
 from ane_book.conversion.write.program import PackageWriter
-from ane_book.conversion.write.weight_files import WeightFiles, file_sizes, spread_weights
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.runtime import Session
 import coremltools as ct
@@ -19,9 +17,11 @@ from mlprogram import MLProgram
 from mlprogram.ane import laws
 from mlprogram.ane.placement.placed import place
 from mlprogram.contents import inspect_package
+from mlprogram.package import weight_files
 from mlprogram.package.container import save
 from mlprogram.package.reader import Package
 from mlprogram.package.weight_file import NUMPY, SUB_BYTE
+from mlprogram.package.weight_files import WeightFiles, file_sizes, spread_weights
 import numpy as np
 import pytest
 import torch

@@ -10,6 +10,7 @@ from _asset_damage import ASSET, HARMLESS, KINDS
 from _tiny import prompt
 from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level
+from ane_book.conversion.assets import add_assets
 from ane_book.errors import AneBookError, InvalidBundle, InvalidInput, InvalidPackage
 from ane_book.runtime import Session
 import coremltools as ct
@@ -37,7 +38,7 @@ def sound(tiny_bundle, tmp_path_factory):
     _, made = tiny_bundle("llama")
     folder = tmp_path_factory.mktemp("sound") / "bundle"
     shutil.copytree(made.path, folder)
-    coreai.add_assets(Bundle.open(folder))
+    add_assets(Bundle.open(folder))
     return folder, logits(folder)
 
 
@@ -121,9 +122,9 @@ def test_evidence_outlasts_the_assets(tiny_bundle, tmp_path):
     bundle = Bundle.open(tmp_path / "bundle")
     level = Level(status="passed", reason="it was", tools={"x": "1"}, date="2026-11-26")
     bundle.record("L3", level)
-    coreai.add_assets(bundle)
+    add_assets(bundle)
     assert Bundle.open(bundle.path).evidence.levels["L3"] == level
-    coreai.add_assets(Bundle.open(bundle.path))  # which finds them there
+    add_assets(Bundle.open(bundle.path))  # which finds them there
     Bundle.open(bundle.path).verify()
 
 

@@ -15,9 +15,9 @@ from _patience import HANGING
 from ane_book.evidence import residency
 from ane_book.evidence.report.experiments import find_folder, run_one
 from ane_book.evidence.report.schema import ReportedExperiment
-from ane_book.evidence.residency import Residency
 from mlprogram.ane import claims
 from mlprogram.ane.mac import child
+from mlprogram.ane.mac.residency import Residency
 import numpy as np
 import pytest
 

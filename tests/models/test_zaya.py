@@ -9,6 +9,7 @@ from _zaya import CONTEXT, PREFILL, SIZES, continued, maker, tiny_zaya
 from ane_book.conversion.plan import plan
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel
+from ane_book.evidence.cost import work_of
 from ane_book.evidence.parity import check_parity
 from ane_book.host import causal_mask
 from ane_book.models import find, read_config
@@ -18,7 +19,6 @@ from ane_book.runtime import Session
 from ane_book.runtime.shards import held_shapes, kept_shapes
 from ane_book.weights import open_source
 from ane_book.weights.random import RandomSource
-from mlprogram.ane.cost.model import work_of
 import numpy as np
 import pytest
 import torch

@@ -2,10 +2,10 @@
 
 from _command import ane_book
 from _graphs import Maker, helper, hold_to_onnxruntime, onnx
-from ane_book.conversion.write import weight_files
 from ane_book.errors import InvalidInput
 from mlprogram import MLProgram
 from mlprogram.onnx.graph import convert_graph
+from mlprogram.package import weight_files
 import numpy as np
 import pytest
 import torch

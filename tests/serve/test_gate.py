@@ -7,12 +7,11 @@ import socket
 from _gates import chat
 from _patience import HANGING
 from _serving import served, serving
+from ane_serve import server
 from ane_serve.app import create_app
 from ane_serve.server import Connection, listener
 import httpx
 import pytest
-
-from ane_serve import server
 
 CHAT = "/v1/chat/completions"
 

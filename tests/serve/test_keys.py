@@ -7,11 +7,10 @@ from _gates import Held, bare, chat
 from _patience import HANGING, until
 from _serving import serving
 from ane_book.errors import InvalidInput
+from ane_serve import keys
 from ane_serve.keys import Key, read_keys
 import httpx
 import pytest
-
-from ane_serve import keys
 
 FILE = """
 [editor]

@@ -14,11 +14,11 @@ from ane_book.conversion.plan.shards import (
     trunk_blobs,
 )
 from ane_book.conversion.quantize import SCHEMES, Scheme
-from ane_book.conversion.write.weight_files import file_sizes
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe
 from mlprogram.package.weight_file import HEADER
+from mlprogram.package.weight_files import file_sizes
 
 __all__ = ["Program", "cut_experts", "cut_head", "cut_pooled", "cut_shards"]
 

@@ -8,11 +8,11 @@ from itertools import pairwise
 from math import ceil, prod
 
 from ane_book.conversion.quantize import SCHEMES, Scheme
-from ane_book.conversion.write.weight_files import ALIGNMENT, file_sizes
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.architecture import FULL, TensorSpec
 from mlprogram.package.weight_file import stored_bytes
+from mlprogram.package.weight_files import ALIGNMENT, file_sizes
 
 __all__ = [
     "blob_bytes",

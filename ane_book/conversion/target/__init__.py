@@ -5,20 +5,18 @@ renames. Between them the old one is `NAME.replaced`; if the process is killed t
 conversion puts it back (`recover`).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-import errno
+from contextlib import suppress
 import json
-import os
 from pathlib import Path
 import shutil
 import stat
 
-from ane_book.bundle import regular_files
-from ane_book.errors import InvalidInput, OutOfSpace
+from ane_book.errors import InvalidInput
+from mlprogram import files
+from mlprogram.files import regular_files
 
-__all__ = ["IGNORED", "beside", "check_ours", "check_place", "exchange", "is_empty", "is_full",
-           "recover", "refuse", "telling"]  # fmt: skip
+__all__ = ["IGNORED", "beside", "check_ours", "check_place", "exchange", "is_empty", "recover",
+           "refuse"]  # fmt: skip
 
 UNLISTED = {"manifest.json", "evidence.json"}  # files of a bundle that its manifest does not list
 IGNORED = {".DS_Store", "Thumbs.db", "desktop.ini"}  # what systems leave in folders by themselves
@@ -107,48 +105,6 @@ def recover(target: Path) -> None:
 
 def exchange(new: Path, target: Path) -> None:
     """Put the bundle `new` in the place of `target`, which is not there, empty, or ours."""
-    old = beside(target, "replaced")
-    if target.exists():
-        if _listed(target) is not None:
-            check_ours(target)  # again: since the first time minutes have passed
-        for name in regular_files(new):  # before the old one goes, the new one is on the disk
-            with (new / name).open("rb+") as file:
-                os.fsync(file.fileno())
-        target.rename(old)
-    try:
-        new.rename(target)
-    except BaseException:
-        if old.exists():
-            old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-@contextmanager
-def telling(place: Path) -> Iterator[None]:
-    """Turn errors of the file system into OutOfSpace or InvalidInput, in one sentence."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        where = getattr(error, "filename", None) or place
-        if is_full(error):
-            raise OutOfSpace(
-                f"{where}: {os.strerror(errno.ENOSPC)}; make room, or name another folder"
-            ) from None
-        if isinstance(error, RuntimeError):
-            raise
-        reason = error.strerror or error
-        raise InvalidInput(
-            f"{where}: {reason}; name another folder, or another cache by ANE_BOOK_CACHE"
-        ) from None
-
-
-def is_full(error: OSError | RuntimeError) -> bool:
-    """Whether a write failed for want of room."""
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    if getattr(error, "errno", None) in full:
-        return True
-    if isinstance(error, shutil.Error):  # of a folder's files, each with its reason as a text
-        return any(f"[Errno {number}]" in str(error) for number in full)
-    # coremltools' writer of weights (C++) and numpy's `tofile` know only that not all was written.
-    return "FileWriter" in str(error) or "requested and" in str(error)
+    if target.exists() and _listed(target) is not None:
+        check_ours(target)  # again: since the first time minutes have passed
+    files.exchange(new, target)

@@ -11,9 +11,8 @@ import json
 from pathlib import Path
 import shutil
 
-from ane_book.bundle import regular_files
 from ane_book.conversion.target import IGNORED, check_ours, refuse
-from mlprogram.files import sha256
+from mlprogram.files import regular_files, sha256
 
 __all__ = ["Journal"]
 

@@ -13,10 +13,10 @@ import shutil
 from ane_book.conversion.write import kept
 from ane_book.conversion.write.norms import join_norms, sharpen_epsilon
 from ane_book.conversion.write.values import immediate
-from ane_book.progress import silent_coremltools
 from mlprogram.package.files import proto
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant
+from mlprogram.progress import silent_coremltools
 import numpy as np
 import torch
 from torch import Tensor, nn

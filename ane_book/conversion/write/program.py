@@ -19,8 +19,8 @@ import uuid
 from ane_book.conversion.quantize import SCHEMES, Encoded, Scheme, encode
 from ane_book.conversion.write.lowering import OPSET, LoweredBlock
 from ane_book.conversion.write.values import file_value, immediate, value_type
-from ane_book.conversion.write.weight_files import WeightFiles
 from mlprogram.package.files import proto
+from mlprogram.package.weight_files import WeightFiles
 import numpy as np
 from torch import Tensor
 

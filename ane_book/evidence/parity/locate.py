@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 import shutil
 
-from ane_book.bundle import Bundle, regular_files
+from ane_book.bundle import Bundle
 from ane_book.bundle.parts import Part
 from ane_book.conversion.rebuild import Rebuild
 from ane_book.evidence.parity.stage import padded
@@ -18,7 +18,7 @@ from ane_book.runtime.inputs import HostInputs
 from ane_book.runtime.shards import slot_shapes
 from mlprogram import MLProgram
 from mlprogram.compare import Gap, diff
-from mlprogram.files import sha256
+from mlprogram.files import regular_files, sha256
 import numpy as np
 
 __all__ = ["first_op", "golden_inputs", "known_inputs"]

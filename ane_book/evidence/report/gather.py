@@ -14,24 +14,26 @@ import platform
 import tempfile
 
 from ane_book import device
-from ane_book.bundle import Bundle, content_hash
+from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level, LevelName
 from ane_book.errors import AneBookError
 from ane_book.evidence.inspect import is_bundle
+from ane_book.evidence.laws import check, laws_level
 from ane_book.evidence.levels import versions
 from ane_book.evidence.parity import check_parity
 from ane_book.evidence.quality import check_quality
 from ane_book.evidence.report import experiments
 from ane_book.evidence.report.private import scrub
 from ane_book.evidence.report.schema import Machine, Report, ReportedFunction, Speed, Subject
-from ane_book.evidence.residency import Residency, bundle_level, measure_each, why_not
+from ane_book.evidence.residency import bundle_level, measure_each
 from ane_book.evidence.speed import EXECUTOR, measure_speed
 from ane_book.reference import reference_models
 import mlprogram
-from mlprogram.ane.laws import check
+from mlprogram.ane.mac.residency import Residency, why_not
 from mlprogram.ane.placement import place
 from mlprogram.ane.placement.estimator import chips
 from mlprogram.ane.placement.placed import UNITS
+from mlprogram.files import content_hash
 from mlprogram.package.reader import Package
 
 __all__ = ["Settings", "gather"]
@@ -130,7 +132,7 @@ def library_hash() -> str:
 
 
 def _subject(path: Path, settings: Settings) -> Subject:
-    laws, found, reason = check(path).level(), {}, settings.engine
+    laws, found, reason = laws_level(check(path)), {}, settings.engine
     speed = _speeds(path, settings)  # before anything else has its programs compiled
     if reason is None:
         for key, one in measure_each(path, soak=settings.soak, timeout=settings.timeout):

@@ -12,5 +12,12 @@
     api/           requests, answers and errors as OpenAI has them
     page/          the chat at `/`
 
-Nothing is imported here: fastapi, uvicorn and prometheus-client are in the extra `serve`.
+    tools/         calls of tools as models write them
+    bench/         how fast a model answers, here and on any server of that API
+    cluster/       one model over several machines, with Ray
+    cli/           the commands `serve` and `bench` of `ane-book`
+
+Nothing is imported here.
 """
+
+__version__ = "0.2.0"

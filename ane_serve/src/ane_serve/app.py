@@ -6,12 +6,6 @@ from typing import Annotated, Any
 
 from ane_book import __version__
 from ane_book.runtime import Embedder, Reranker, YesNoReranker
-from fastapi import Body, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.middleware.cors import CORSMiddleware
-from starlette.exceptions import HTTPException
-from starlette.responses import Response
-
 from ane_serve.api import requests
 from ane_serve.api.answers import ChatShape, CompletionShape, choices
 from ane_serve.api.refusal import Refusal
@@ -24,6 +18,11 @@ from ane_serve.middleware import Middleware
 from ane_serve.page import add_page
 from ane_serve.pool import EMBEDDING, RERANKING, TEXT, Model, Pool
 from ane_serve.sending import FactsAnswer, Json, RankingAnswer, TextAnswer, VectorsAnswer
+from fastapi import Body, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 __all__ = ["create_app"]
 

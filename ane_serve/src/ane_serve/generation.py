@@ -19,7 +19,6 @@ from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.answer import Result, Stream, common_prefix
 from ane_book.runtime.choosing import Option, choosing
 from ane_book.text.chat import Messages
-
 from ane_serve.splitting import Part, Splitting
 from ane_serve.tools.calls import CallPart
 from ane_serve.tools.tools import Calling, cut_call, tool_form

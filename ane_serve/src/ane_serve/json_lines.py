@@ -21,14 +21,13 @@ import sys
 import time
 
 from ane_book.errors import AneBookError, InvalidInput
-from pydantic import ValidationError
-
 from ane_serve.api import requests
 from ane_serve.api.answers import as_json
 from ane_serve.api.refusal import Refusal, refusal_of
 from ane_serve.generation import Ask, Finished, ServedSession, answers
 from ane_serve.jobs import Gone, Job, Jobs
 from ane_serve.pool import Model
+from pydantic import ValidationError
 
 __all__ = ["answer_lines", "listen"]
 

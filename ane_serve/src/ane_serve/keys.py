@@ -21,9 +21,8 @@ import tomllib
 
 from ane_book.errors import InvalidInput
 from ane_book.options import Whole
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from ane_serve.api.refusal import Refusal
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 __all__ = ["Key", "check_keys", "find_key", "read_keys"]
 

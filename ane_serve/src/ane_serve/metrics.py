@@ -11,10 +11,9 @@ import sys
 import time
 from typing import Any, TypedDict
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-
 from ane_serve.api.refusal import Refusal
 from ane_serve.jobs import Jobs
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 __all__ = ["Metrics", "Note", "log_lines"]
 

@@ -18,7 +18,6 @@ from ane_book.errors import InvalidInput
 from ane_book.runtime import Embedder, Reranker, Session
 from ane_book.runtime.adapters import Adapter, read_adapter
 from ane_book.runtime.backends import Backend
-
 from ane_serve.api.refusal import Refusal
 from ane_serve.generation import ServedSession
 

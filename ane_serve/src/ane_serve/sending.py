@@ -4,15 +4,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from ane_book.runtime.reranker import ranked
-import numpy as np
-from starlette.responses import Response
-
 from ane_serve.api import requests
 from ane_serve.api.answers import as_json, event, ranking, vectors
 from ane_serve.api.refusal import Refusal
 from ane_serve.generation import Finished
 from ane_serve.jobs import Gone, Job
 from ane_serve.metrics import Note
+import numpy as np
+from starlette.responses import Response
 
 if TYPE_CHECKING:
     from ane_serve.app import Service

@@ -14,12 +14,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ane_book.errors import InvalidInput
-from fastapi import FastAPI
-import uvicorn
-
 from ane_serve.json_lines import listen
 from ane_serve.metrics import log_lines
 from ane_serve.pool import TEXT
+from fastapi import FastAPI
+import uvicorn
 
 if TYPE_CHECKING:  # uvicorn's is one of two classes, by what is installed
     from uvicorn.protocols.http.h11_impl import H11Protocol as AutoHTTPProtocol

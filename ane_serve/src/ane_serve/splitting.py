@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from ane_serve.tools.calls import CallPart, CallReader, overlap
+from ane_book.runtime.streaming import overlap
+from ane_serve.tools.calls import CallPart, CallReader
 from ane_serve.tools.tools import ToolForm, Tools
 
 __all__ = ["Part", "Splitting"]

@@ -17,11 +17,11 @@ from ane_book.conversion.plan import Plan, find_config, plan
 from ane_book.conversion.quantize import SCHEMES
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
+from ane_book.evidence.cost.work import form_of
 from ane_book.models import DecoderConfig, find
 from ane_book.reference import reference_models
 from mlprogram.ane.claims import Claim
 from mlprogram.ane.cost.chips import chips, parameter
-from mlprogram.ane.cost.model import form_of
 
 __all__ = ["LIMITS", "planner", "planner_data", "quants"]
 

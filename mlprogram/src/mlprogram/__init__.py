@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mlprogram.run.program import MLProgram, State
 
 __all__ = ["MLProgram", "Pipeline", "State", "diff", "enable", "inspect", "open", "save"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 pytest_plugins = ("mlprogram.coreml",)  # what `pytest -p mlprogram` loads
 

@@ -45,6 +45,18 @@ class InvalidType(InvalidInput, TypeError):
     """An argument has the wrong type. Also a TypeError, which is what coremltools raises."""
 
 
+class InvalidWeights(MLProgramError):
+    """A weight file is cut short or damaged, or a tensor is missing, left over or misshapen."""
+
+
+class UnsupportedModel(MLProgramError):
+    """The file is sound, but its architecture, tokenizer or tensor type is not one that we have."""
+
+
+class OutOfSpace(MLProgramError):
+    """The disk has no room for what is to be written; the message says where."""
+
+
 def refuse_pointer(path: Path, error: type[MLProgramError]) -> None:
     """Raise `error` if a file is a pointer of Git LFS, whose content was not fetched.
 

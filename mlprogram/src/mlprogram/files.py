@@ -1,12 +1,20 @@
-"""Write files atomically, and hash them."""
+"""Write files and folders whole or not at all, hash them, and say why the system refuses one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+import errno
 import hashlib
 import os
 from pathlib import Path
+import shutil
+import stat
 
-__all__ = ["sha256", "written_whole"]
+from mlprogram.errors import InvalidInput, InvalidWeights, OutOfSpace, refuse_pointer
+
+__all__ = [
+    "check_file", "content_hash", "exchange", "is_full", "regular_files", "sha256", "telling",
+    "written_whole",
+]  # fmt: skip
 
 
 @contextmanager
@@ -32,3 +40,81 @@ def sha256(path: Path) -> str:
     """The sha256 of a file in hexadecimal. Raises OSError if it cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def regular_files(folder: Path) -> dict[str, int]:
+    """Bytes of every regular file below a folder, by its path in it; links are not followed."""
+    sizes = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place, name)
+            with suppress(FileNotFoundError):  # deleted just now
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    sizes[path.relative_to(folder).as_posix()] = status.st_size
+    return sizes
+
+
+def content_hash(folder: Path) -> str:
+    """sha256 of all files of a package, and of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(regular_files(folder)):
+        digest.update(name.encode() + bytes.fromhex(sha256(folder / name)))
+    return digest.hexdigest()
+
+
+def check_file(path: Path) -> None:
+    """Raise InvalidWeights for an unreadable file, a folder, a pipe (which reading would wait for),
+    or a Git LFS pointer."""
+    if not path.is_file():
+        raise InvalidWeights(f"{path}: not a file")
+    try:
+        refuse_pointer(path, InvalidWeights)
+    except OSError as error:
+        raise InvalidWeights(f"{path}: cannot be read: {error}") from None
+
+
+def exchange(new: Path, target: Path) -> None:
+    """Put the folder `new` in the place of `target`; a former one is NAME.replaced meanwhile, and
+    comes back if it cannot be replaced."""
+    old = target.with_name(f"{target.name}.replaced")
+    if target.exists():
+        for name in regular_files(new):  # before the old one goes, the new one is on the disk
+            with (new / name).open("rb+") as file:
+                os.fsync(file.fileno())
+        target.rename(old)
+    try:
+        new.rename(target)
+    except BaseException:
+        if old.exists():
+            old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def telling(place: Path, instead: str = "name another folder") -> Iterator[None]:
+    """Turn errors of the file system into OutOfSpace or InvalidInput, in one sentence."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        where = getattr(error, "filename", None) or place
+        if is_full(error):
+            raise OutOfSpace(
+                f"{where}: {os.strerror(errno.ENOSPC)}; make room, or name another folder"
+            ) from None
+        if isinstance(error, RuntimeError):
+            raise
+        reason = error.strerror or error
+        raise InvalidInput(f"{where}: {reason}; {instead}") from None
+
+
+def is_full(error: OSError | RuntimeError) -> bool:
+    """Whether a write failed for want of room."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if getattr(error, "errno", None) in full:
+        return True
+    if isinstance(error, shutil.Error):  # of a folder's files, each with its reason as a text
+        return any(f"[Errno {number}]" in str(error) for number in full)
+    # coremltools' writer of weights (C++) and numpy's `tofile` know only that not all was written.
+    return "FileWriter" in str(error) or "requested and" in str(error)

@@ -1,4 +1,4 @@
-"""Facts about this machine: memory, cores, cache folder, whether Core ML runs here.
+"""Facts about this machine: chip, memory, cores, cache folder, whether Core ML runs here.
 
 Nothing heavy is imported: whether coremltools can predict is read from its installed files.
 
@@ -10,9 +10,12 @@ References:
 from collections.abc import Iterator
 from functools import cache
 import importlib.util
+import math
 import os
 from pathlib import Path
 import platform
+import re
+import subprocess
 import sys
 
 from mlprogram.errors import InvalidInput
@@ -21,12 +24,19 @@ __all__ = [
     "CAN_PREDICT",
     "CAN_PREDICT_REASON",
     "cache_folder",
+    "chip",
+    "chip_key",
     "cores",
     "find_cache",
+    "macos_build",
     "macos_version",
     "memory_bytes",
+    "neural_engine",
+    "parse_bytes",
+    "system",
 ]
 
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 MIN_MACOS = (15, 0)  # the first to run iOS 18 programs: states, several functions in a package
 
 
@@ -144,3 +154,63 @@ def _group_limits() -> Iterator[int]:
                 yield int((folder / name).read_text())
             except (OSError, ValueError):  # not there, or "max"
                 continue
+
+
+def macos_build() -> str:
+    """macOS' build, such as "24A335", to which compiled models belong; "" on another system."""
+    return _sysctl("kern.osversion") if sys.platform == "darwin" else ""
+
+
+@cache
+def chip() -> str:
+    """The processor's name as its maker gives it, such as "Apple M4 Max"."""
+    if sys.platform == "darwin":
+        return _sysctl("machdep.cpu.brand_string") or platform.machine()
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def chip_key(name: str) -> str:
+    """A chip's name as the tables of this library have it: "m4-max" for "Apple M4 Max"."""
+    return "-".join(name.lower().replace("-", " ").split()).removeprefix("apple-")
+
+
+def neural_engine() -> tuple[bool, str]:
+    """Whether Core ML has an engine to plan on here, and why not.
+
+    A virtual machine has none, and Core ML may hang for half an hour looking for it: GitHub's
+    runners are such (soniqo/speech-swift, pull request 286).
+    """
+    if not CAN_PREDICT:
+        return False, CAN_PREDICT_REASON
+    if platform.machine() != "arm64":
+        return False, "a Mac with an Intel processor has no Neural Engine"
+    if _sysctl("kern.hv_vmm_present") == "1":
+        return False, "a virtual machine has no Neural Engine"
+    return True, "present on Apple silicon; where an op ran is Core ML's choice"
+
+
+def system() -> str:
+    """Operating system, processor family and Python."""
+    version = macos_version()
+    name = f"macOS {version[0]}.{version[1]}" if version else platform.platform(terse=True)
+    return f"{name}, {platform.machine()}, Python {platform.python_version()}"
+
+
+@cache
+def _sysctl(name: str) -> str:
+    """A value of macOS' kernel, "" where it has none of that name."""
+    command = ["sysctl", "-n", name]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes from "250MB", "1GB" or a number; units are powers of ten."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?B?)\s*", str(text).upper())
+    size = float(match[1]) * UNITS[match[2]] if match and match[2] in UNITS else math.inf
+    if size == math.inf:  # so are 400 digits
+        raise InvalidInput(f"{str(text)[:80]!r} is not a size; write it like 250MB or 1GB")
+    return int(size)

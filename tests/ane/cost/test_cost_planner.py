@@ -8,9 +8,10 @@ from _chromium import PHONE, chromium, needs_chromium
 from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
+from ane_book.evidence.cost import work_of
 from ane_book_pages import planner as page_module
 from ane_book_pages.planner import LIMITS, planner, planner_data, quants
-from mlprogram.ane.cost import chips, predict, work_of
+from mlprogram.ane.cost import chips, predict
 import pytest
 
 #: Every choice of model, weights and limit with two contexts: what is asked, and the prediction for

@@ -4,10 +4,11 @@ import re
 
 from ane_book.conversion.plan import plan
 from ane_book.conversion.recipe import make_recipe
+from ane_book.evidence import cost
+from ane_book.evidence.cost.quoted import quoted
 from ane_book.models import read_config
 from ane_book.reference import reference_models
-from mlprogram.ane import cost
-from mlprogram.ane.cost.quoted import quoted
+from mlprogram.ane.cost import find_chip
 import pytest
 
 QUOTED = {name: model for name, model in reference_models().items() if model.published}
@@ -22,7 +23,7 @@ def planned(name: str, **changes):
 @pytest.mark.parametrize("name", QUOTED)
 def test_a_figure_stands_beside_the_prediction_of_its_chip(name):
     found = QUOTED[name].published
-    chip = cost.find_chip(found.chip)
+    chip = find_chip(found.chip)
     own = planned(name)
     lines = dict(cost.facts(own, found.chip))
     said = lines["published"]
@@ -37,6 +38,6 @@ def test_a_figure_stands_beside_the_prediction_of_its_chip(name):
 
 def test_of_another_chip_or_another_model_nothing_is_said():
     own = planned("hy-mt")
-    assert quoted(own, cost.find_chip("m4-max")) and not quoted(own, cost.find_chip("m1"))
+    assert quoted(own, find_chip("m4-max")) and not quoted(own, find_chip("m1"))
     assert "published" not in dict(cost.facts(own, "m1"))
-    assert not quoted(planned("hy-mt", num_hidden_layers=31), cost.find_chip("m4-max"))
+    assert not quoted(planned("hy-mt", num_hidden_layers=31), find_chip("m4-max"))

@@ -2,9 +2,10 @@
 
 from _command import ane_book as command
 import ane_book
-from mlprogram.ane import cost
-from mlprogram.ane.cost import TokenWork, find_chip, parameter, predict, work_of
-from mlprogram.ane.cost.strategies import crossings
+from ane_book.evidence import cost
+from ane_book.evidence.cost.strategies import crossings
+from ane_book.evidence.cost.work import work_of
+from mlprogram.ane.cost import TokenWork, find_chip, parameter, predict
 import numpy as np
 import pytest
 
@@ -73,4 +74,4 @@ def test_decode_is_predicted_as_ever():
     """For a model that generates text, the lines of `predict` come first."""
     planned = ane_book.plan("hy-mt", quant="int8")
     *lines, (heading, _) = cost.facts(planned, CHIP)
-    assert lines == predict(planned, CHIP).facts() and heading == "published"
+    assert lines == predict(work_of(planned), CHIP).facts() and heading == "published"

@@ -15,11 +15,12 @@ from _long import long_but
 from _nine_ops import nine_ops
 from _patience import HANGING, until
 from ane_book import device
-from ane_book.evidence.residency import bundle_level, measure, measure_each
+from ane_book.evidence.residency import bundle_level, measure_each
 from ane_book_pages import diagrams
 from mlprogram.ane.mac import verdict
 from mlprogram.ane.mac.child import Outcome, run
 from mlprogram.ane.mac.plan import CoreMLPlan, PlannedOp
+from mlprogram.ane.mac.residency import measure
 from mlprogram.ane.mac.verdict import Residency, judge, messages
 import numpy as np
 import pytest

@@ -13,11 +13,10 @@ import time
 from uuid import uuid4
 
 from ane_book.runtime.reranker import Ranked
-import numpy as np
-
 from ane_serve.generation import CallPiece, Finished, TextPiece, Token, Weighed
 from ane_serve.splitting import Part
 from ane_serve.tools.calls import CallPart
+import numpy as np
 
 __all__ = [
     "ChatShape", "CompletionShape", "as_json", "choices", "event", "ranking", "vectors",

@@ -3,9 +3,8 @@
 from typing import Any
 
 from ane_book.text.chat import DEEPEST, too_deep
-from pydantic import BaseModel, ConfigDict, model_validator
-
 from ane_serve.api.refusal import Refusal
+from pydantic import BaseModel, ConfigDict, model_validator
 
 __all__ = ["Closed", "check_depth"]
 

@@ -9,8 +9,6 @@ import re
 from typing import Annotated, Any, Literal, cast
 
 from ane_book.options import Effort, Real, Whole
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
-
 from ane_serve.api.closed import Closed, check_depth
 from ane_serve.api.refusal import Refusal
 from ane_serve.api.tools import (
@@ -23,6 +21,7 @@ from ane_serve.api.tools import (
 )
 from ane_serve.generation import Ask
 from ane_serve.tools.tools import Calling
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 __all__ = [
     "Chat",

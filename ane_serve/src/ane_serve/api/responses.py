@@ -11,14 +11,13 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 from ane_book.options import Effort, Real, Whole
-from pydantic import Field, ValidationError
-
 from ane_serve.api.answers import ChatShape, as_json
 from ane_serve.api.closed import Closed, check_depth
 from ane_serve.api.refusal import Refusal
 from ane_serve.api.requests import HEEDLESS, Chat, refuse_invalid
 from ane_serve.generation import CallPiece, Finished, TextPiece
 from ane_serve.tools.calls import CallPart
+from pydantic import Field, ValidationError
 
 __all__ = ["Responses", "ResponsesShape"]
 

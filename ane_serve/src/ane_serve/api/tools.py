@@ -4,11 +4,10 @@ from collections.abc import Sequence
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
-
 from ane_serve.api.closed import Closed
 from ane_serve.api.refusal import Refusal
 from ane_serve.tools.tools import Calling
+from pydantic import Field
 
 __all__ = ["EarlierCall", "ResponseFormat", "Tool", "ToolChoice", "choice_of"]
 

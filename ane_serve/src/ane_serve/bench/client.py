@@ -21,7 +21,6 @@ from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 from ane_book.errors import InvalidInput, ServerError
-
 from ane_serve.bench.answer import TimedAnswer, timed
 from ane_serve.bench.prompts import Prompt
 

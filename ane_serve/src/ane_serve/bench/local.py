@@ -9,7 +9,6 @@ import time
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.text.chat import Messages
-
 from ane_serve.bench.answer import TimedAnswer, timed
 from ane_serve.bench.prompts import PROMPTS, Prompt
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ane_book.errors import InvalidInput
-
 from ane_serve.bench.answer import TimedAnswer
 from ane_serve.bench.prompts import PROMPTS, Prompt
 from ane_serve.bench.report import BenchReport, BenchSubject

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ane_book import device
-
 from ane_serve.bench.answer import TimedAnswer
 
 __all__ = ["BenchReport", "BenchSubject"]

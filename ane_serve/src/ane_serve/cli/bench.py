@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
 from ane_book.cli.load import Opening, load
-from ane_book.cli.output import AsJson, show
 from ane_book.cli.terminal import RECIPE
-from ane_book.progress import progress_bar
+from mlprogram.cli.options import AsJson, Precision
+from mlprogram.progress import progress_bar
+from mlprogram.terminal import show
 import typer
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def bench_command(
     repeats: Annotated[int, typer.Option(min=1, help="Answers to every prompt.")] = 3,
     cold: Annotated[bool, typer.Option(help="Time a fresh process, too.")] = True,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for an answer.")] = 300,
-    precision: options.Precision = "fp16",
+    precision: Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
     as_json: AsJson = False,

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 from ane_book.cli import options
 from ane_book.cli.load import task_of
 from ane_book.errors import InvalidInput
-from ane_book.extras import missing
+from mlprogram.cli.options import Precision
+from mlprogram.extras import missing
 import typer
 
 if TYPE_CHECKING:
     from ane_book.bundle import Bundle
-
     from ane_serve.pool import Model
 
 __all__ = ["serve"]
@@ -93,7 +93,7 @@ def serve(
     timeout: Seconds = 600.0,
     log_texts: Texts = False,
     cluster: Cluster = None,
-    precision: options.Precision = "fp16",
+    precision: Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
 ) -> None:
@@ -104,7 +104,7 @@ def serve(
     _check(host, api_key, api_keys, socket, cors or [])
     _check_tasks(models, socket, stdin)
     folders = _folders(adapter or [], alone=stdin or cluster is not None)
-    from ane_book.options import parse_bytes
+    from mlprogram.machine import parse_bytes
 
     limit = None if memory is None else parse_bytes(memory)
     how = _how(precision, backend, force)
@@ -232,7 +232,7 @@ def _model(given: str, is_cut: bool, **how: str | bool | None) -> "Model":
     """Open the model that an argument of the command line names, converting it if necessary."""
     import ane_book
     from ane_book.bundle import Bundle
-    from ane_book.progress import progress_bar
+    from mlprogram.progress import progress_bar
 
     name, place = _place(given)
     if Path(place, "manifest.json").exists():

@@ -13,12 +13,13 @@ import tempfile
 from typing import Any
 
 from ane_book.errors import BackendUnavailable, InvalidInput
-from ane_book.extras import missing
+from mlprogram.extras import missing
 
 try:
     import ray
 except ImportError:
-    raise BackendUnavailable(missing("to use several machines", "cluster", "ray")) from None
+    needed = "ane-serve[cluster]", "ray"
+    raise BackendUnavailable(missing("to use several machines", *needed)) from None
 
 __all__ = ["add_node", "joined", "local_cluster", "machines"]
 

@@ -25,10 +25,9 @@ from ane_book.runtime.backends import choose_backend
 from ane_book.runtime.model_runner import ModelRunner
 from ane_book.runtime.session import Session
 from ane_book.runtime.shards import has_memory
-import numpy as np
-
 from ane_serve.cluster.layout import units
 from ane_serve.cluster.placement import PlacedStage, Stages, place, result
+import numpy as np
 
 __all__ = ["ClusterPipeline"]
 

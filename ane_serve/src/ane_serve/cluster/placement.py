@@ -8,6 +8,10 @@ from typing import Any
 
 from ane_book.bundle import Bundle
 from ane_book.errors import AneBookError, InvalidInput, MachineLost
+from ane_serve.cluster.connection import machines
+from ane_serve.cluster.files import pieces
+from ane_serve.cluster.layout import cut, sizes
+from ane_serve.cluster.stage import Stage
 import ray
 from ray.util.placement_group import (
     placement_group,
@@ -15,11 +19,6 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-from ane_serve.cluster.connection import machines
-from ane_serve.cluster.files import pieces
-from ane_serve.cluster.layout import cut, sizes
-from ane_serve.cluster.stage import Stage
 
 __all__ = ["PlacedStage", "Stages", "lost", "place", "result"]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from ane_book.conversion.plan import Plan
 from ane_book.conversion.plan.report import listed
 from ane_book.errors import InvalidInput
-from mlprogram.ane.cost import Estimate, Interval, TokenWork, predict, work_of
-
+from ane_book.evidence.cost import work_of
 from ane_serve.cluster.layout import cut
+from mlprogram.ane.cost import Estimate, Interval, TokenWork, predict
 
 __all__ = ["Machines", "split"]
 

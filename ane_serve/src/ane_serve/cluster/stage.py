@@ -17,11 +17,10 @@ from ane_book.runtime.backends import choose_backend
 from ane_book.runtime.inputs import HostInputs
 from ane_book.runtime.model_runner import check_memory
 from ane_book.runtime.shards import Shard, load_steps
-import mlprogram
-import numpy as np
-
 from ane_serve.cluster.files import Files
 from ane_serve.cluster.layout import crossing, units
+import mlprogram
+import numpy as np
 
 __all__ = ["Stage"]
 

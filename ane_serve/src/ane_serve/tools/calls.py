@@ -11,7 +11,7 @@ import json
 import re
 from typing import ClassVar, Protocol
 
-__all__ = ["ArgumentReader", "CallPart", "CallReader", "JsonReader", "overlap"]
+__all__ = ["ArgumentReader", "CallPart", "CallReader", "JsonReader"]
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,3 @@ class ArgumentReader:
 
 def _plain(name: str) -> str:
     return json.loads(name) if name.startswith('"') else name
-
-
-def overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -8,7 +8,6 @@ import json
 import re
 
 from ane_book.errors import InvalidInput
-
 from ane_serve.tools.calls import ArgumentReader, CallPart
 from ane_serve.tools.xml_calls import HEEDED, SILENT, kinds, resolved
 

@@ -29,13 +29,12 @@ from typing import Any, Literal
 
 from ane_book.errors import InvalidInput
 from ane_book.text.chat import too_deep
-from ane_book.text.schemas import SPACED, check_numbers
-
+from ane_book.text.schemas import SPACED, check_numbers, end_of_thought
 from ane_serve.tools.calls import CallReader, JsonReader
 from ane_serve.tools.python_calls import PythonReader, python_call, python_rules
 from ane_serve.tools.xml_calls import XmlReader, xml_rules
 
-__all__ = ["Calling", "ToolForm", "Tools", "cut_call", "end_of_thought", "tool_form"]
+__all__ = ["Calling", "ToolForm", "Tools", "cut_call", "tool_form"]
 
 SYSTEM = """You may call functions to help with the user's question. They are, as JSON schemas:
 <tools>
@@ -255,13 +254,6 @@ def tool_form(template: str) -> ToolForm:
     if "tools" in template:
         form = next((form for mark, form in FORMS.items() if mark in template), UNREAD)
     return replace(form, kept=bool(form.read) and "tool_calls" in template)
-
-
-def end_of_thought(end: str, special: Mapping[str, int]) -> list[str]:
-    """The rules of a thought up to its end, `ended` first."""
-    named = f" | FREE <[{special[end]}]>" if end in special else ""
-    spelled = f"spelled_end[lazy]: FREE {json.dumps(end)}"
-    return [f"ended: spelled_end{named}", spelled, r"FREE: /(.|\n)*/"]
 
 
 def _either(text: str, special: Mapping[str, int]) -> str:

@@ -18,8 +18,8 @@ import json
 import re
 
 from ane_book.errors import InvalidInput
-
-from ane_serve.tools.calls import ArgumentReader, CallPart, overlap
+from ane_book.runtime.streaming import overlap
+from ane_serve.tools.calls import ArgumentReader, CallPart
 
 __all__ = ["HEEDED", "SILENT", "XmlReader", "kinds", "resolved", "xml_rules"]
 

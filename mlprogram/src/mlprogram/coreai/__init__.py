@@ -10,6 +10,6 @@
 It needs coreai-core, of the extra `coreai`; nothing else in the library imports it.
 """
 
-from mlprogram.coreai.bridge import add_assets, check_installed, missing_ops, save_asset
+from mlprogram.coreai.bridge import check_installed, missing_ops, save_asset
 
-__all__ = ["add_assets", "check_installed", "missing_ops", "save_asset"]
+__all__ = ["check_installed", "missing_ops", "save_asset"]

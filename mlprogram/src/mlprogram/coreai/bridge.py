@@ -19,20 +19,19 @@ from pathlib import Path
 import tempfile
 from typing import Any
 
-from ane_book.bundle import Bundle, regular_files
-from ane_book.errors import InvalidInput, InvalidPackage
-from mlprogram.coreai.asset import OWN, check_asset, check_origin, origin
 from mlprogram.coreai.states import updates_apart
-from mlprogram.coreai.values import as_value, check_installed, declared, lifted
+from mlprogram.coreai.values import as_value, declared, lifted
 from mlprogram.coreai.weights import WEIGHTS
+from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.ops import OPS
+from mlprogram.package.asset import OWN, check_installed, origin
 from mlprogram.package.description import features
 from mlprogram.package.function import Function, Operation
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant
 import numpy as np
 
-__all__ = ["add_assets", "check_installed", "missing_ops", "save_asset"]
+__all__ = ["check_installed", "missing_ops", "save_asset"]
 
 #: Versions of coreai-core that run assets, and have not the calls that write them here.
 FORMER = ("1.0.0b1", "1.0.0b2")
@@ -113,24 +112,6 @@ def save_asset(source: str | Path | Package, target: str | Path, precision: str 
         _program(package, precision == "fp32").save_asset(made, _metadata(package, precision))
         made.rename(target)
     return target
-
-
-def add_assets(bundle: Bundle) -> None:
-    """Write an asset beside each package of a bundle that has none, App.mlpackage and App.aimodel,
-    and put their files into the manifest.
-
-    Raises what `save_asset` does, and InvalidPackage for an asset there that is of another package.
-    """
-    files: list[str] = []
-    for part in bundle.manifest.packages:
-        package = bundle.path / part.package
-        asset = package.with_suffix(".aimodel")
-        if asset.exists():
-            check_origin(asset, check_asset(asset), package, "fp16")
-        else:
-            save_asset(package, asset)
-        files += [f"{asset.name}/{name}" for name in regular_files(asset)]
-    bundle.add_files(files)
 
 
 def _metadata(package: Package, precision: str) -> Any:

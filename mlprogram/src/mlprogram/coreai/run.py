@@ -5,40 +5,44 @@ Linux an asset is compiled in every process that opens it.
 """
 
 import asyncio
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
+import hashlib
 from pathlib import Path
+import tempfile
 import threading
 from typing import Any
 
-from ane_book.bundle import content_hash
-from ane_book.bundle.cache import keep
-from ane_book.errors import InvalidInput
-from mlprogram.coreai.asset import check_asset, check_origin
 from mlprogram.coreai.bridge import check_installed, save_asset
+from mlprogram.errors import InvalidInput
+from mlprogram.files import content_hash
+from mlprogram.package.asset import check_asset, check_origin
 from mlprogram.package.function import Function
 from mlprogram.package.reader import Package
 import numpy as np
 
 __all__ = ["CoreAIBackend"]
 
+Keep = Callable[[str, dict[str, str], Callable[[Path], None]], Path]
 VERSION = 2  # of the bridge: a change of what it writes makes cached assets anew
 
 
 class CoreAIBackend:
     """Core AI, from an `.aimodel` beside each package, or else one made in the cache.
 
-    precision: "fp32" is of assets whose half precision was widened, always in the cache. Raises
-    InvalidInput for another precision and where coreai-core is missing; `load` raises
-    InvalidPackage for an asset that is damaged, or made of another package.
+    precision: "fp32" is of assets whose half precision was widened, always in the cache. keep:
+    makes a folder of a cache, once, of a name and what it is made of; without one, assets are kept
+    in a temporary folder. Raises InvalidInput for another precision and where coreai-core is
+    missing; `load` raises InvalidPackage for an asset that is damaged, or of another package.
     """
 
     name = "coreai"
 
-    def __init__(self, precision: str = "fp16"):
+    def __init__(self, precision: str = "fp16", keep: Keep | None = None):
         check_installed()
         if precision not in ("fp16", "fp32"):
             raise InvalidInput(f'Core AI has the precisions "fp16" and "fp32", not {precision!r}')
-        self.precision = precision
+        self.precision, self._keep = precision, keep or _keep_while_it_runs
         self.dtype = np.dtype(np.float32 if precision == "fp32" else np.float16)
         self._models: dict[Path, Any] = {}
         self._packages: dict[Path, Package] = {}
@@ -86,7 +90,7 @@ class CoreAIBackend:
             "package": content_hash(package), "precision": self.precision, "bridge": str(VERSION),
         }  # fmt: skip
         write = partial(self._write, package)
-        return keep(package.stem, made_of, write) / beside.name
+        return self._keep(package.stem, made_of, write) / beside.name
 
     def _write(self, package: Path, folder: Path) -> None:
         save_asset(package, folder / f"{package.stem}.aimodel", self.precision)
@@ -147,3 +151,20 @@ class _Function:
     def make_state(self) -> _RuntimeState:
         sizes = {name: type_.sizes for name, type_ in self.states.items()}
         return _RuntimeState({name: np.zeros(size, self._dtype) for name, size in sizes.items()})
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="mlprogram-coreai-")
+
+
+def _keep_while_it_runs(
+    name: str, made_of: dict[str, str], make: Callable[[Path], None]
+) -> Path:
+    """Like the cache's `keep`, for this process alone."""
+    key = hashlib.sha256(repr(sorted(made_of.items())).encode()).hexdigest()[:16]
+    folder = Path(_folder().name, f"{name}-{key}")
+    if not folder.exists():
+        folder.mkdir()
+        make(folder)
+    return folder

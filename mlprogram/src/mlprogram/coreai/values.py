@@ -1,14 +1,12 @@
 """Types and constants of ML Programs in Core AI's terms."""
 
-from importlib.util import find_spec
 from typing import Any
 
-from ane_book.errors import InvalidInput
-from ane_book.extras import missing
+from mlprogram.errors import InvalidInput
 from mlprogram.package.values import Constant, TensorType
 import numpy as np
 
-__all__ = ["as_value", "check_installed", "constant", "declared", "dtype_of", "lifted"]
+__all__ = ["as_value", "constant", "declared", "dtype_of", "lifted"]
 
 #: MIL's dtypes as Core AI names them; 3 and 6 bits take the next width that it has.
 NAMES = {
@@ -16,12 +14,6 @@ NAMES = {
     "int32": "int32", "int4": "int4", "uint2": "uint2", "uint3": "uint4", "uint4": "uint4",
     "uint6": "uint8", "uint8": "uint8", "uint16": "uint16", "uint32": "uint32",
 }  # fmt: skip
-
-
-def check_installed() -> None:
-    """Raise InvalidInput where coreai-core is missing, with what to do."""
-    if find_spec("coreai") is None:
-        raise InvalidInput(missing("to make or run assets of Core AI", "coreai", "coreai-core"))
 
 
 def dtype_of(name: str, lift: bool = False) -> Any:

@@ -16,9 +16,9 @@ import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.extras import missing
-from ane_book.weights.source import Shape, check_file
+from mlprogram.errors import InvalidWeights, UnsupportedModel
+from mlprogram.extras import missing
+from mlprogram.files import check_file
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra
@@ -50,6 +50,7 @@ TYPES = {
 
 
 T = TypeVar("T")
+Shape = tuple[int, ...]
 
 
 def load_onnx():
@@ -57,7 +58,7 @@ def load_onnx():
     try:
         import onnx
     except ImportError:
-        raise UnsupportedModel(missing("to read ONNX files", "onnx", "onnx")) from None
+        raise UnsupportedModel(missing("to read ONNX files", "mlprogram[onnx]", "onnx")) from None
     return onnx
 
 

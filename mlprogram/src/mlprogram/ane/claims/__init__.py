@@ -24,7 +24,7 @@ from textwrap import fill
 import tomllib
 from typing import Any, Literal, get_args
 
-from ane_book.errors import InvalidInput
+from mlprogram.errors import InvalidInput
 
 __all__ = ["GRADES", "Citation", "Claim", "Grade", "find", "load"]
 

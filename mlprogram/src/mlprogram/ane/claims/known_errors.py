@@ -16,7 +16,7 @@ from textwrap import fill
 import tomllib
 from typing import Any
 
-from ane_book.errors import InvalidInput
+from mlprogram.errors import InvalidInput
 
 __all__ = ["KnownError", "explain", "load"]
 

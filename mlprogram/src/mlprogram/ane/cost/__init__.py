@@ -1,9 +1,9 @@
-"""Predict the time of a token on a Neural Engine from a plan, without a Mac.
+"""Predict the time of a token on a Neural Engine from what it reads and calls, without a Mac.
 
-    import ane_book
     from mlprogram.ane import cost
 
-    estimate = cost.predict(ane_book.plan("hy-mt", quant="int8"), "m4-max")
+    work = cost.TokenWork(plain_bytes=540_000_000, packed_bytes=0, cache_bytes=0, programs=2)
+    estimate = cost.predict(work, "m4-max")
     estimate.tokens_s        # an interval, since every parameter is a range
     estimate.terms           # the parts of the time, with grade and evidence
 
@@ -12,12 +12,9 @@ that is called. If placement splits a package into several segments on the engin
 adds an overhead too:
 
     programs = [place(package, function="decode") for package in packages]
-    work = dataclasses.replace(cost.work_of(plan), segments=cost.segments_of(programs))
+    work = dataclasses.replace(work, segments=cost.segments_of(programs))
 
-`model` has the formula, `chips` its parameters, `quoted` the figures that others measured, and
-`strategies` compares the strategies for a mixture of experts.
-
-Taught in the chapters "Experts" and "How fast will it be?".
+`model` has the formula, `chips` its parameters, `devices` the memory of phones and Macs.
 """
 
 from mlprogram.ane.cost.chips import chips, find_chip, parameter
@@ -29,9 +26,7 @@ from mlprogram.ane.cost.model import (
     predict,
     saving,
     segments_of,
-    work_of,
 )
-from mlprogram.ane.cost.strategies import crossings, facts
 
 __all__ = [
     "Estimate",
@@ -39,12 +34,9 @@ __all__ = [
     "Term",
     "TokenWork",
     "chips",
-    "crossings",
-    "facts",
     "find_chip",
     "parameter",
     "predict",
     "saving",
     "segments_of",
-    "work_of",
 ]

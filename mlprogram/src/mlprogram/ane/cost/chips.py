@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 import re
 
-from ane_book.device import chip_key
-from ane_book.errors import InvalidInput
 from mlprogram.ane import claims
 from mlprogram.ane.claims import Claim
+from mlprogram.errors import InvalidInput
+from mlprogram.machine import chip_key
 
 __all__ = ["BORROWED", "DATA", "chips", "find_chip", "parameter"]
 

@@ -11,19 +11,29 @@ with its source. Taught in the chapter "Shipping".
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from ane_book.conversion.plan.wired import WiredBytes
-from ane_book.errors import InvalidInput
-from ane_book.options import parse_bytes
 from mlprogram.ane import claims
 from mlprogram.ane.claims import Claim
 from mlprogram.ane.cost.chips import DATA
+from mlprogram.errors import InvalidInput
+from mlprogram.machine import parse_bytes
 
 __all__ = ["MemoryOf", "devices", "find_device"]
 
 GB = 10**9
 APP = "-app"
+
+
+class Wired(Protocol):
+    """Bytes that a model's loaded programs wire: if they share weights, and if none does."""
+
+    @property
+    def least(self) -> int: ...
+    @property
+    def most(self) -> int: ...
+
+
 Verdict = Literal["yes", "no", "depends", "unknown"]
 
 
@@ -39,7 +49,7 @@ class MemoryOf:
     app: tuple[int, int] | None
     claims: tuple[Claim, ...] = ()
 
-    def verdict(self, wired: WiredBytes) -> Verdict:
+    def verdict(self, wired: Wired) -> Verdict:
         """Whether it fits: "depends" where it does only if functions share their weights."""
         if self.bytes is None:
             return "unknown"
@@ -47,7 +57,7 @@ class MemoryOf:
             return "yes"
         return "no" if wired.least > self.bytes else "depends"
 
-    def facts(self, wired: WiredBytes) -> Iterator[tuple[str, str]]:
+    def facts(self, wired: Wired) -> Iterator[tuple[str, str]]:
         """The device, a warning where the plan is beyond it, and the evidence, as lines."""
         yield "device", f"{self.name}: {_gb(self.bytes)} of memory; {self._said(wired)}"
         if self.app:
@@ -60,7 +70,7 @@ class MemoryOf:
         for claim in self.claims:
             yield "", f"{claim.id}: {claim.evidence}"
 
-    def numbers(self, wired: WiredBytes) -> dict[str, Any]:
+    def numbers(self, wired: Wired) -> dict[str, Any]:
         """The same in plain JSON values; sizes in bytes."""
         return {
             "name": self.name,
@@ -70,7 +80,7 @@ class MemoryOf:
             "evidence": [claim.evidence for claim in self.claims],
         }
 
-    def _said(self, wired: WiredBytes) -> str:
+    def _said(self, wired: Wired) -> str:
         match self.verdict(wired):
             case "yes":
                 return f"{_range(wired)} wired is within it; the system and other apps take theirs"
@@ -122,7 +132,7 @@ def _gb(count: int | None) -> str:
     return "unknown" if count is None else f"{count / GB:,.2f} GB"
 
 
-def _range(wired: WiredBytes) -> str:
+def _range(wired: Wired) -> str:
     if wired.least == wired.most:
         return _gb(wired.most)
     return f"{wired.least / GB:,.2f} to {_gb(wired.most)}"

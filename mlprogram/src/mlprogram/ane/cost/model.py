@@ -19,14 +19,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from ane_book.conversion.plan import Plan
-from ane_book.conversion.quantize import find_scheme
-from ane_book.errors import InvalidInput
-from ane_book.models import find
 from mlprogram.ane import claims
 from mlprogram.ane.claims import Claim
 from mlprogram.ane.cost.chips import find_chip, parameter
-import numpy as np
+from mlprogram.errors import InvalidInput
 
 if TYPE_CHECKING:
     from mlprogram.ane.placement import Placement
@@ -36,12 +32,10 @@ __all__ = [
     "Interval",
     "Term",
     "TokenWork",
-    "form_of",
     "not_predicted",
     "predict",
     "saving",
     "segments_of",
-    "work_of",
 ]
 
 ROWS, LONGEST = 8, 8192  # rows of a call and its context, of which the parameter "rows" speaks
@@ -74,7 +68,8 @@ class TokenWork:
     plain_bytes, packed_bytes: weights, by how they are stored. cache_bytes: keys and values of all
     slots of the graph, tails and memory. programs: calls of packages. segments: segments on the
     engine beyond the first one of each package (`segments_of`). slots: those in `cache_bytes`, for
-    the report. adapter_bytes: inputs for a LoRA adapter, adapter or none.
+    the report. adapter_bytes: inputs for a LoRA adapter, adapter or none. rows: of a call, where
+    all calls are of one size.
     """
 
     plain_bytes: int
@@ -84,6 +79,7 @@ class TokenWork:
     segments: int = 0
     slots: int = 0
     adapter_bytes: int = 0
+    rows: int = 1
 
     def __post_init__(self) -> None:
         if self.programs < 1 or min(vars(self).values()) < 0:
@@ -146,38 +142,33 @@ def not_predicted() -> dict[str, str]:
     }
 
 
-def predict(asked: TokenWork | Plan, chip: str | Claim) -> Estimate:
-    """Predict the time of a token on a chip, from its work or from the plan of a model.
+def predict(work: TokenWork, chip: str | Claim) -> Estimate:
+    """Predict the time of a token on a chip.
 
-    Raises InvalidInput for an unknown chip, with the known ones, and as `work_of` does.
+    Raises InvalidInput for an unknown chip, with the known ones, and for calls of several rows of
+    which nobody published the like.
     """
     chip = find_chip(chip) if isinstance(chip, str) else chip
-    work = asked if isinstance(asked, TokenWork) else work_of(asked)
     terms = tuple(_terms(work, chip))
-    if isinstance(asked, Plan) and asked.recipe.functions == "one":
-        terms = (*terms, _rows(asked, sum((term.ms for term in terms), Interval(0.0, 0.0))))
+    if work.rows > 1:
+        terms = (*terms, _rows(work, sum((term.ms for term in terms), Interval(0.0, 0.0))))
     return Estimate(chip, terms)
 
 
-def _rows(plan: Plan, ms: Interval) -> Term:
-    """What a call of K rows takes beside one of a single row, which takes `ms`.
-
-    Raises InvalidInput for a call of which nobody published the like.
-    """
-    rows, K, S = parameter("rows"), plan.recipe.verify, plan.recipe.context
-    mixture = find(plan.config.architecture).layout(plan.config) is not None
-    if K != ROWS or S > LONGEST or mixture:
-        what = "a mixture of experts" if mixture else f"a context of {S:,}"
+def _rows(work: TokenWork, ms: Interval) -> Term:
+    """What a call of K rows takes beside one of a single row, which takes `ms`."""
+    rows, K, S = parameter("rows"), work.rows, work.slots
+    if K != ROWS or S > LONGEST:
         raise InvalidInput(
-            f"a call of {K} rows over {what} is not published; of {ROWS} rows of a dense model "
-            f"over at most {LONGEST:,} there is a prediction, or leave the chip out"
+            f"a call of {K} rows over a context of {S:,} is not published; of {ROWS} rows of a "
+            f"dense model over at most {LONGEST:,} there is a prediction, or leave the chip out"
         )
     least, most = rows.bounds
     more = Interval(ms.low * (least - 1), ms.high * (most - 1))
     return Term(f"{K} rows a call instead of one at {_range(rows)}", more, (rows,))
 
 
-def saving(less: TokenWork | Plan, more: TokenWork | Plan, chip: str | Claim) -> Interval:
+def saving(less: TokenWork, more: TokenWork, chip: str | Claim) -> Interval:
     """The share of a token's time that `less` saves beside `more` on a chip: 1 is all of it, and
     below 0 it takes longer.
 
@@ -186,11 +177,10 @@ def saving(less: TokenWork | Plan, more: TokenWork | Plan, chip: str | Claim) ->
     its most are among these corners. Raises InvalidInput as `predict` does.
     """
     chip = find_chip(chip) if isinstance(chip, str) else chip
-    both = [asked if isinstance(asked, TokenWork) else work_of(asked) for asked in (less, more)]
     names = ("packed", "cache", "program", "segment")
     found = []
     for ends in product(chip.bounds, *(parameter(name).bounds for name in names)):
-        small, large = (_ms_at(work, *ends) for work in both)
+        small, large = (_ms_at(work, *ends) for work in (less, more))
         found.append(1 - small / large)
     return Interval(min(found), max(found))
 
@@ -244,39 +234,6 @@ def _range(claim: Claim) -> str:
     return f"{low:g} to {high:g} {claim.unit}"
 
 
-def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> TokenWork:
-    """The work of a call of `tokens` tokens of a planned model; 1 is decode.
-
-    shares: how often the router chooses each expert, as in `Plan.woken`. Only reading and calls are
-    counted, not arithmetic, so for many tokens this is only a part of the time.
-
-    Raises InvalidInput for a model that neither generates text nor has experts, and for a
-    quantisation scheme without measurements on the engine.
-    """
-    if not plan.head and find(plan.config.architecture).layout(plan.config) is None:
-        raise InvalidInput(
-            f"a prediction is of decode, and {plan.config.architecture} generates no text; "
-            "leave the chip out"
-        )
-    recipe, sizes = plan.recipe, {"plain": 0, "packed": 0}
-    head = sum(program.bytes for program in plan.head)
-    sizes[form_of(recipe.quant)] += round(plan.read_bytes(tokens, shares)) - head
-    sizes[form_of(recipe.quant_head)] += head
-    cache, slots = 0, 0
-    if plan.head:
-        kept = plan.tail_bytes() + plan.recurrent_bytes
-        cache, slots = plan.cache_bytes + kept, recipe.context
-    calls = round(plan.calls(tokens, shares))
-    return TokenWork(
-        sizes["plain"],
-        sizes["packed"],
-        cache,
-        calls,
-        slots=slots,
-        adapter_bytes=plan.adapter_bytes,
-    )
-
-
 def segments_of(placements: "Iterable[Placement]") -> int:
     """Count the segments on the engine beyond the first one of each package, in the best reading.
 
@@ -292,18 +249,3 @@ def segments_of(placements: "Iterable[Placement]") -> int:
             )
         further += placement.best.partitions - 1
     return further
-
-
-def form_of(quant: str) -> str:
-    """Whether a scheme's weights count as "plain" or "packed".
-
-    Raises InvalidInput for a scheme without measurements on the engine.
-    """
-    scheme = find_scheme(quant)
-    if scheme.block:
-        raise InvalidInput(
-            f"quant {quant!r} has scales along the input channels, which mostly run on the CPU or "
-            "GPU: there is nothing to predict from; take another, or leave the chip out"
-        )
-    whole = scheme.form == "plain" or (scheme.form, scheme.bits) == ("linear", 8)
-    return "plain" if whole else "packed"

@@ -2,7 +2,7 @@
 
     from mlprogram.ane import laws
 
-    report = laws.check("model.mlpackage")      # a .mlmodelc, a bundle, or a folder of them
+    report = laws.check("model.mlpackage")      # a .mlmodelc, or a folder of them
     report = laws.check("model.aimodel")        # an asset of Core AI, by rules of its own
     report = laws.check(mlmodel)                # coremltools' MLModel, just converted
     report.findings, report.count("error")
@@ -23,20 +23,20 @@ Taught in the chapter "Will it run there?"; its findings are listed on the page 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from ane_book.errors import InvalidPackage
-from ane_book.evidence.inspect import is_bundle, refuse_weights
 from mlprogram.ane.laws.graph import ProgramGraph, Seen
 from mlprogram.ane.laws.report import LawReport
 from mlprogram.ane.laws.rule import Finding, Place, Rule, load
 from mlprogram.ane.laws.rules import assets, norms, ops, partitions, shapes, states, weights
+from mlprogram.errors import InvalidPackage
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package, read_programs
 import numpy as np
 
-if TYPE_CHECKING:  # pydantic and torch, which a package takes no time for
-    from mlprogram.coreai.asset import AssetOp
+if TYPE_CHECKING:  # torch, which a package takes no time for
+    from mlprogram.package.asset import AssetOp
+    from mlprogram.run.program import MLProgram
 
 __all__ = ["Finding", "LawReport", "Rule", "check", "load", "packages_of"]
 
@@ -53,6 +53,7 @@ OF_ASSETS: dict[str, Callable[["AssetOp", Any], str | None]] = {
     rule.__name__.replace("_", "-"): rule for rule in assets.RULES
 }
 
+Inputs = Mapping[str, np.ndarray]
 MODELS = (".mlpackage", ".mlmodelc", ".mlmodel")
 ASSET = ".aimodel"  # of Core AI
 
@@ -61,16 +62,19 @@ def check(
     model,
     rules: Mapping[str, Rule] | None = None,
     progress: Callable | None = None,
-    calibrate: Mapping[str, np.ndarray] | Literal["golden"] | None = None,
+    calibrate: "Inputs | Callable[[MLProgram], Inputs | None] | None" = None,
+    together: bool = False,
 ) -> LawReport:
-    """Apply the rules to a package, a bundle, a folder of them, or an MLModel in memory.
+    """Apply the rules to a package, a folder of them, or an MLModel in memory.
 
     Of an asset of Core AI the files are compared, then its ops are looked at, which needs
     coreai-core. A folder's assets are left out where it is missing.
 
     rules: all if None; `load` reads others from a file. progress: called with (description, done,
-    total) if there are several packages. calibrate: inputs by name, or "golden" for a bundle's own
-    golden tokens, to run a package on for the rule that a graph alone cannot answer (sum-most).
+    total) if there are several packages. calibrate: inputs by name, or a function that gives those
+    of a program or None, to run packages on for the rule that a graph alone cannot answer
+    (sum-most). together: the packages of the folder are one model's, and loaded together.
+
     Raises InvalidPackage if `model` is none of these, InvalidInput for inputs that no function
     takes.
     """
@@ -89,7 +93,8 @@ def check(
         report.packages += 1
         if progress and len(packages) > 1:
             progress(f"checked {file.name}", number, len(packages))
-    _check_whole(total, rules, report, path)
+    if together:
+        _check_whole(total, rules, report, path)
     if calibrate is not None and "sum-most" in rules:
         _check_sums(path, packages, calibrate, rules["sum-most"], report)
         report.calibrated = True
@@ -99,14 +104,12 @@ def check(
 def packages_of(path: Path) -> list[Path]:
     """The package at `path`, or all packages in a folder; raises InvalidPackage for none."""
     if not path.is_dir() or path.suffix in MODELS:
-        refuse_weights(path)
         return [path]
     files = {file.name for file in path.iterdir()}
     if {"Manifest.json", "model.mil", "coremldata.bin", "main.mlirb"} & files:
         return [path]  # a package without the usual suffix, or an asset, which its reader refuses
     found = sorted(_below(path))
     if not found:
-        refuse_weights(path)
         raise InvalidPackage(f"{path}: no {', '.join(MODELS)} is in this folder or below")
     return found
 
@@ -169,7 +172,7 @@ def _check_package(
 
 
 def _check_asset(asset: Path, rules: Mapping[str, Rule], report: LawReport, name: str) -> None:
-    from mlprogram.coreai.asset import check_asset, old_locations, read_program
+    from mlprogram.package.asset import check_asset, old_locations, read_program
 
     check_asset(asset)
     report.packages += 1
@@ -202,22 +205,17 @@ def _place(graph: ProgramGraph, seen: Seen, package: str, lines: Mapping[str, st
 
 def _check_sums(path: Path, packages: list[Path], inputs, rule: Rule, report: LawReport) -> None:
     """Run the packages on `inputs`, and report sums that reach the rule's limit."""
-    from ane_book.bundle import Bundle
     from mlprogram.ane.laws import calibrate
 
-    most = rule.claim.number
-    if isinstance(inputs, str):
-        found = calibrate.golden_sums(Bundle.open(path), most)
-    else:
-        opened = map(Package, packages)
-        found = (each for package in opened for each in calibrate.given_sums(package, inputs, most))
-    for package, function, seen in found:
-        graph = ProgramGraph(package, package.functions[function])
-        report.add(rule, seen, _place(graph, seen, _name(package.path, path), {}))
+    look = calibrate.own_sums if callable(inputs) else calibrate.given_sums
+    for package in map(Package, packages):
+        for function, seen in look(package, inputs, rule.claim.number):
+            graph = ProgramGraph(package, package.functions[function])
+            report.add(rule, seen, _place(graph, seen, _name(package.path, path), {}))
 
 
 def _check_whole(total: int, rules: Mapping[str, Rule], report: LawReport, path: Path) -> None:
-    """Check the packages of a bundle together: their size."""
+    """Check packages that are loaded together: their size."""
     rule = rules.get("loaded-3gb")
-    if rule and is_bundle(path) and total > rule.claim.number:
+    if rule and total > rule.claim.number:
         report.add(rule, Seen(f"{total / 1e9:,.1f} GB of weights in all"), Place(str(path)))

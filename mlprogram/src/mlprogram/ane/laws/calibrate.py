@@ -1,28 +1,27 @@
 """Find sums that would overflow the engine's accumulator on realistic inputs.
 
 A graph alone does not tell: the same weights are fine on one text and overflow on another, and
-random inputs have no outliers. So the package runs in single precision, op by op, on given inputs
-or on a bundle's golden tokens, and the result of every sum is checked. Intermediate values of the
+random inputs have no outliers. So the package runs in single precision, op by op, on given inputs,
+and the result of every sum is checked. Intermediate values of the
 accumulator are not, since the order of its additions is not published.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from ane_book.bundle import Bundle
-from ane_book.errors import InvalidInput
-from ane_book.evidence.parity.locate import golden_inputs
 from mlprogram import MLProgram
 from mlprogram.ane.laws.graph import Seen
 from mlprogram.ane.laws.rule import Severity
+from mlprogram.errors import InvalidInput
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package
 from mlprogram.run.products_summed import SUMS
 import numpy as np
 
-__all__ = ["given_sums", "golden_sums", "sums"]
+__all__ = ["given_sums", "own_sums", "sums"]
 
 #: Ops that sum: products, or their own input.
 SUMMING = SUMS | {"reduce_mean", "reduce_sum", "reduce_sum_square"}
+Inputs = Mapping[str, np.ndarray]
 HALF = float(np.finfo(np.float16).max)
 
 
@@ -50,10 +49,8 @@ def sums(program: MLProgram, inputs: Mapping[str, np.ndarray], most: float) -> I
         yield Seen(f"a sum of {largest:,.0f}{several}", operation, severity)
 
 
-def given_sums(
-    package: Package, inputs: Mapping[str, np.ndarray], most: float
-) -> Iterator[tuple[Package, str, Seen]]:
-    """Yield (package, function, what was seen) for every function that takes these inputs.
+def given_sums(package: Package, inputs: Inputs, most: float) -> Iterator[tuple[str, Seen]]:
+    """Yield (function, what was seen) for every function of a package that takes these inputs.
 
     Raises InvalidInput if none does.
     """
@@ -67,17 +64,14 @@ def given_sums(
     for name in found:
         program = MLProgram(package, name, precision="fp32")
         own = {key: inputs[key] for key in program.inputs}
-        for seen in sums(program, own, most):
-            yield package, name, seen
+        yield from ((name, seen) for seen in sums(program, own, most))
 
 
-def golden_sums(bundle: Bundle, most: float) -> Iterator[tuple[Package, str, Seen]]:
-    """Yield (package, function, what was seen) for a bundle's golden tokens, with empty caches."""
-    golden = bundle.golden()
-    for part in bundle.manifest.packages:
-        package = Package(bundle.path / part.package)
-        for function in part.functions:
-            program = MLProgram(package, part.called(function), precision="fp32")
-            given = golden_inputs(bundle, golden, program, part, function)
-            for seen in sums(program, given, most):
-                yield package, function, seen
+def own_sums(
+    package: Package, inputs: Callable[[MLProgram], Inputs | None], most: float
+) -> Iterator[tuple[str, Seen]]:
+    """Yield (function, what was seen) for every function that has inputs of its own."""
+    for name in package.functions:
+        program = MLProgram(package, name, precision="fp32")
+        if (own := inputs(program)) is not None:
+            yield from ((name, seen) for seen in sums(program, own, most))

@@ -9,15 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from ane_book.errors import printable
 from mlprogram.ane.laws.graph import Seen
 from mlprogram.ane.laws.rule import SEVERITIES, Finding, Place, Rule, Severity
-
-if TYPE_CHECKING:  # pydantic, which a package takes no time for
-    from ane_book.bundle.evidence import Level
+from mlprogram.errors import printable
 
 __all__ = ["LawReport", "annotation", "counted"]
 
@@ -54,16 +50,6 @@ class LawReport:
     def fails(self, level: Severity) -> bool:
         """Whether there is a finding of this severity or a higher one."""
         return any(self.count(each) for each in SEVERITIES[: SEVERITIES.index(level) + 1])
-
-    def level(self) -> "Level":
-        """The evidence level L0 of a bundle: passed if there is no error."""
-        from ane_book.evidence.levels import level
-
-        counts = {f"{severity}s": self.count(severity) for severity in SEVERITIES}
-        broken = [found.rule.id for found in self.findings if found.severity == "error"]
-        rules = list(dict.fromkeys(found.rule.id for found in self.findings))
-        reason = f"{self.summary}{': ' if broken else ''}{', '.join(dict.fromkeys(broken))}"
-        return level(not broken, reason, {**counts, "rules": rules, "calibrated": self.calibrated})
 
     def facts(self) -> dict:
         """The report in plain JSON values."""

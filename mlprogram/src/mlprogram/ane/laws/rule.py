@@ -7,8 +7,8 @@ from pathlib import Path
 import tomllib
 from typing import Any, Literal, get_args
 
-from ane_book.errors import InvalidInput
 from mlprogram.ane import claims
+from mlprogram.errors import InvalidInput
 
 __all__ = ["SEVERITIES", "Finding", "Place", "Rule", "Severity", "load"]
 

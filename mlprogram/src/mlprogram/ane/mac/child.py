@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from ane_book import device
+from mlprogram.machine import memory_bytes
 
 __all__ = ["PROBE", "Outcome", "ask", "own_folder", "resident_bytes", "run", "tell"]
 
@@ -26,7 +26,7 @@ PROBE = [sys.executable, "-m", "mlprogram.ane.mac.probe"]
 PERIOD = 0.05  # seconds between two looks at a child
 MOST_TEXT = 200_000  # the last characters of a child's output that are kept
 MEMORY = 0.8  # the child's share of the machine's memory, without Apple's compiler service
-FOLDER = "ANE_BOOK_FOLDER"  # the environment variable with the child's folder
+FOLDER = "MLPROGRAM_FOLDER"  # the environment variable with the child's folder
 EVENTS = "events.jsonl"  # the file in that folder with its results
 
 
@@ -75,7 +75,7 @@ def run(command: list[str], folder: Path, timeout: float, memory: int | None = N
     memory: by default four fifths of the machine's. folder: where `tell` writes in the child.
     Processes that the command started are killed with it.
     """
-    memory = memory or int(MEMORY * (device.memory_bytes() or 16 << 30))
+    memory = memory or int(MEMORY * (memory_bytes() or 16 << 30))
     said = folder / "said.txt"
     environment = os.environ | {FOLDER: str(folder)}
     started, peak, ended = time.monotonic(), 0, "exit"

@@ -14,7 +14,7 @@ from pathlib import Path
 import tempfile
 from typing import TYPE_CHECKING
 
-from ane_book import device
+from mlprogram import machine
 from mlprogram.ane.mac import child
 
 if TYPE_CHECKING:  # the child needs none of it
@@ -147,8 +147,8 @@ class CoreMLPlan:
 
 def read_plan(package: str | Path, function: str) -> CoreMLPlan:
     """Read Core ML's plan of a function for CPU and Neural Engine, or say why there is none."""
-    engine, reason = device.neural_engine()
-    if device.macos_version() is None:
+    engine, reason = machine.neural_engine()
+    if machine.macos_version() is None:
         reason = "needs a Mac"
     return ask(package, function) if engine else CoreMLPlan(reason=reason)
 

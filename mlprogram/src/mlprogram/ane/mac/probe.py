@@ -1,4 +1,4 @@
-"""The child's program on a Mac: measure one function of a package, or the speed of a bundle.
+"""The child's program on a Mac: measure one function of a package.
 
     python -m mlprogram.ane.mac.probe REQUEST.json
 
@@ -36,11 +36,6 @@ PROGRESS = 25  # predictions of the soak between two events
 
 def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text())
-    if request["what"] == "speed":
-        from ane_book.evidence.speed import tell_speed  # which imports torch
-
-        tell_speed(request)
-        return
     probe = Probe(request, own_folder())
     {"residency": probe.run, "plan": probe.tell_plan}[request["what"]]()
 

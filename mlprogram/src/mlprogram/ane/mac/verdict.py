@@ -21,19 +21,19 @@ Exit status alone says nothing: compilers exit 0 while everything runs on the GP
 that is said beside the verdict, and the figure `speed_to_cpu` has it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 import signal
 
-from ane_book.layout import layout_of
 from mlprogram.ane.claims.known_errors import explain
 from mlprogram.ane.mac.child import Outcome
 from mlprogram.ane.mac.compiler import read_faults
 from mlprogram.ane.mac.plan import CoreMLPlan
 import numpy as np
 
-__all__ = ["COSINE", "RESIDENT", "Residency", "judge"]
+__all__ = ["COSINE", "RESIDENT", "Residency", "judge", "tokens_at", "tokens_axis"]
 
 RESIDENT = 0.9  # the share of the estimated time that has to be planned on the engine
 COSINE = 0.97  # the least cosine of every output to the executor's
@@ -220,16 +220,26 @@ def _numbers(account: _Account) -> tuple[str, str] | None:
     return None
 
 
+def tokens_axis(shape: Sequence[int | None]) -> int:
+    """The axis of tokens of a cache by rows (n, K, S, D), or by columns (n, K*D, 1, S)."""
+    return 3 if shape[2] == 1 else 2
+
+
+def tokens_at(shape: Sequence[int | None], first: int, last: int) -> tuple[slice, ...]:
+    """The index of the tokens from `first` on up to `last` in a cache of this shape."""
+    return (*(slice(None),) * tokens_axis(shape), slice(first, last))
+
+
 def _lost(account: _Account) -> tuple[str, str] | None:
     """States that lost, between two calls, what the first one wrote."""
     found = account.outputs("held")
     for name, wanted in account.rows.items():
-        layout = layout_of(wanted.shape)
-        T = wanted.shape[layout.tokens] // 2
+        T = wanted.shape[tokens_axis(wanted.shape)] // 2
         if name not in found:
             return "numbers", f"state {name!r} was not read back"
-        for call, at in (("first", layout.at(0, T)), ("second", layout.at(T, 2 * T))):
-            a, b = (np.asarray(x[at], np.float64).ravel() for x in (found[name], wanted))
+        for call, at in (("first", 0), ("second", T)):
+            rows = tokens_at(wanted.shape, at, at + T)
+            a, b = (np.asarray(x[rows], np.float64).ravel() for x in (found[name], wanted))
             if not (np.isfinite(a).all() and _cosine(a, b) >= COSINE):
                 return (
                     "numbers",

@@ -24,12 +24,12 @@ import json
 from math import prod
 from pathlib import Path
 
-from ane_book.device import chip_key
-from ane_book.errors import InvalidInput
 from mlprogram.ane.claims import find
 from mlprogram.ane.placement.graph import GraphOp, bytes_of, elements
 from mlprogram.ane.placement.path import ANE
 from mlprogram.ane.placement.support import table
+from mlprogram.errors import InvalidInput
+from mlprogram.machine import chip_key
 
 __all__ = ["Estimator", "OpWork", "Range", "Roof", "chips", "features", "work"]
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ane_book.errors import InvalidInput
 from mlprogram.ane.placement.estimator import Estimator, Range, work
 from mlprogram.ane.placement.graph import GraphOp, read_ops
 from mlprogram.ane.placement.path import ANE, segments, shortest
 from mlprogram.ane.placement.path import Path as Route
 from mlprogram.ane.placement.support import Support, support, table, whole_program
+from mlprogram.errors import InvalidInput
 from mlprogram.package.function import Function
 from mlprogram.package.reader import Package
 

@@ -18,10 +18,10 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane_book.errors import InvalidInput
 from mlprogram import MLProgram
 from mlprogram.compare import diff, percent
 from mlprogram.compare.numerics import report
+from mlprogram.errors import InvalidInput
 from mlprogram.onnx.check.inputs import given_inputs, random_inputs
 from mlprogram.onnx.graph.source import GraphSource
 from mlprogram.onnx.runtime import open_session

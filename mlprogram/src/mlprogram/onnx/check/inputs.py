@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ane_book.errors import InvalidInput
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidInput
 from mlprogram.onnx.file import attribute, constants_of
 import numpy as np
 

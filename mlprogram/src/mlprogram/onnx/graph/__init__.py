@@ -22,10 +22,10 @@ import tempfile
 from typing import Literal, get_args
 import warnings
 
-from ane_book.conversion.target import exchange, telling
-from ane_book.conversion.write.weight_files import spread_weights
-from ane_book.errors import InvalidInput, printable
-from ane_book.progress import silent_coremltools
+from mlprogram.errors import InvalidInput, printable
+from mlprogram.files import exchange, telling
+from mlprogram.package.weight_files import spread_weights
+from mlprogram.progress import silent_coremltools
 import numpy as np
 
 __all__ = ["Precision", "convert_graph"]
@@ -67,7 +67,7 @@ def convert_graph(
     if renamed:
         told = "; ".join(f"{kind} {theirs!r} is {ours!r}" for kind, theirs, ours in renamed)
         words = printable(f"{out}: Core ML's names are identifiers, so these changed: {told}")
-        logging.getLogger("ane_book").warning("%s", words)  # to stderr, unless the host says else
+        logging.getLogger("mlprogram").warning("%s", words)  # to stderr, unless the host says else
     return out
 
 

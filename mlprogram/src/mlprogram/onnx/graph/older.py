@@ -10,7 +10,7 @@ from pathlib import Path
 import re
 from typing import TYPE_CHECKING
 
-from ane_book.errors import UnsupportedModel, UnsupportedOp
+from mlprogram.errors import UnsupportedModel, UnsupportedOp
 from mlprogram.onnx.file import (
     OLDEST,
     ONNX_DOMAINS,

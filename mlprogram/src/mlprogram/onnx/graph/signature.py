@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane_book.errors import InvalidInput, UnsupportedModel
+from mlprogram.errors import InvalidInput, UnsupportedModel
 from mlprogram.onnx.file import dimensions
 from mlprogram.onnx.graph.ops import Unsayable
 from mlprogram.onnx.graph.ops._common import (

@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane_book.errors import InvalidWeights, UnsupportedModel
+from mlprogram.errors import InvalidWeights, UnsupportedModel
 from mlprogram.onnx.file import ONNX_DOMAINS, ModelFile, all_nodes, opset_of
 from mlprogram.onnx.graph.older import carried_over
 from mlprogram.onnx.graph.ops import OPERATORS

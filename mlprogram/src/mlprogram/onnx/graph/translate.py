@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
-from ane_book.errors import InvalidWeights, UnsupportedOp
+from mlprogram.errors import InvalidWeights, UnsupportedOp
 from mlprogram.onnx.evaluate import NotComputed, TooLarge, evaluate
 from mlprogram.onnx.file import ONNX_DOMAINS, describe
 from mlprogram.onnx.graph.ops import OPERATORS, Bound, Constant, Operator, Unsayable

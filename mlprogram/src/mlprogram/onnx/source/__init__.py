@@ -20,9 +20,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from ane_book.errors import InvalidInput
 from mlprogram import MLProgram
 from mlprogram.compare import diff
+from mlprogram.errors import InvalidInput
 from mlprogram.onnx.source import images, inputs, suppression
 from mlprogram.onnx.source.causes import find_cause
 from mlprogram.onnx.source.graph import SourceGraph, SourceNode, open_source

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ane_book.errors import InvalidInput
+from mlprogram.errors import InvalidInput
 import numpy as np
 
 __all__ = ["SourceGraph", "SourceInput", "SourceNode", "open_source"]

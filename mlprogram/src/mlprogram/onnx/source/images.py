@@ -13,7 +13,7 @@ Letters: C channels, H height, W width.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ane_book.errors import InvalidInput
+from mlprogram.errors import InvalidInput
 from mlprogram.onnx.source.graph import SourceGraph, SourceInput
 from mlprogram.onnx.source.match import PackageValue
 from mlprogram.package.description import Feature

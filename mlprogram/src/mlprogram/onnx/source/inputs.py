@@ -8,7 +8,7 @@ index, a module by its example.
 from collections.abc import Mapping
 from pathlib import Path
 
-from ane_book.errors import InvalidInput
+from mlprogram.errors import InvalidInput
 from mlprogram.onnx.source.graph import SourceGraph, SourceInput
 from mlprogram.onnx.source.onnx_graph import OnnxSourceGraph
 from mlprogram.onnx.source.package import PackageRun

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ane_book.errors import InvalidInput, UnsupportedModel
+from mlprogram.errors import InvalidInput, UnsupportedModel
 from mlprogram.onnx.check.inputs import plausible_inputs
 from mlprogram.onnx.file import OnnxGraph, describe, dimensions, opset_of, subgraphs
 from mlprogram.onnx.runtime import open_session

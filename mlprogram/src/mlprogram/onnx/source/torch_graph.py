@@ -16,7 +16,7 @@ import sys
 from typing import Any
 import warnings
 
-from ane_book.errors import InvalidInput
+from mlprogram.errors import InvalidInput
 from mlprogram.onnx.source.graph import SourceGraph, SourceInput, SourceNode
 import numpy as np
 import torch

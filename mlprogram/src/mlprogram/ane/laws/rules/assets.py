@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mlprogram.coreai.asset import AssetOp
+    from mlprogram.package.asset import AssetOp
 
 __all__ = ["RULES"]
 

@@ -5,9 +5,9 @@ from functools import reduce
 from math import prod
 from typing import TypeAlias
 
-from ane_book.progress import silent_coremltools
 from mlprogram.onnx.evaluate import LARGEST
 from mlprogram.onnx.graph.ops import Unsayable, operator
+from mlprogram.progress import silent_coremltools
 import numpy as np
 
 with silent_coremltools():

@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from ane_book.errors import InvalidInput
-from mlprogram.ane.claims import find
+from mlprogram.errors import InvalidInput
 from mlprogram.package.container import blob_values
 from mlprogram.package.files import proto
 from mlprogram.package.weight_file import (
@@ -32,7 +31,7 @@ import numpy as np
 __all__ = ["WeightFiles", "file_sizes", "spread_weights"]
 
 FILE_LIMIT = 1_000_000_000  # bytes of a file, unless one blob is larger
-MOST = int(find("weight-file").number)  # bytes of a file, whatever is in it
+MOST = 1 << 31  # bytes of a file, whatever is in it: the number of the claim `weight-file`
 ALIGNMENT = 64
 FOLDER = "@model_path/weights/"
 

@@ -1,6 +1,6 @@
 """List the ops of an asset's program as JSON: a process of its own, which a damaged one may end.
 
-    python mlprogram/src/mlprogram/coreai/listing.py App.aimodel/main.mlirb
+    python mlprogram/src/mlprogram/package/asset_listing.py App.aimodel/main.mlirb
 
 It imports coreai-core and nothing of this library, which would take longer than the reading.
 """

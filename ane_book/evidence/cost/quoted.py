@@ -10,10 +10,11 @@ from dataclasses import replace
 
 from ane_book.conversion.plan import Plan, plan
 from ane_book.conversion.recipe import make_recipe
+from ane_book.evidence.cost.work import work_of
 from ane_book.models import read_config
 from ane_book.reference import Published, reference_models
 from mlprogram.ane.claims import Claim
-from mlprogram.ane.cost.model import Interval, predict, work_of
+from mlprogram.ane.cost import Interval, predict
 
 __all__ = ["quoted"]
 

@@ -1,12 +1,11 @@
-"""`ane-book diff`: the first op at which two packages part, or a package and its source."""
+"""`mlprogram diff`: the first op at which two packages part, or a package and its source."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ane_book.cli import options
-from ane_book.cli.load import existing
-from ane_book.cli.output import AsJson, show
-from ane_book.errors import InvalidInput
+from mlprogram.cli import options
+from mlprogram.errors import InvalidInput
+from mlprogram.terminal import show
 import typer
 
 __all__ = ["diff_command"]
@@ -52,7 +51,7 @@ Backend = Annotated[
 
 
 def diff_command(
-    a: Annotated[Path, typer.Argument(help="A .mlpackage or .mlmodelc.")],
+    a: options.Package,
     b: Annotated[
         Path | None, typer.Argument(help="The reference; without it, A in single precision.")
     ] = None,
@@ -66,7 +65,7 @@ def diff_command(
     trust_source: Trust = False,
     backend: Backend = None,
     seed: options.InputSeed = 0,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show where two packages, or a package and its source, part.
 
@@ -74,15 +73,10 @@ def diff_command(
     runtime. Exit code 0: every output is equal within the tolerance, with --source every op as
     well; 1: it is not.
     """
-    from ane_book.evidence.inspect import refuse_bundle, refuse_weights
-
     if sum(map(bool, (source, b, backend))) > 1:
         raise InvalidInput("a package is compared with B, with --source or by --backend: name one")
     if not source and (pixels or channels or trust_source):
         raise InvalidInput("--pixels, --channels and --trust-source go with --source")
-    for path in filter(None, (a, b)):
-        refuse_bundle(existing(path))
-        refuse_weights(path)
     if source:
         from mlprogram.onnx.source import compare_with_source
 

@@ -1,14 +1,13 @@
-"""`ane-book place`: predict where Core ML would run a package, as text or JSON."""
+"""`mlprogram place`: predict where Core ML would run a package, as text or JSON."""
 
 from collections import Counter
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from ane_book.cli import options
-from ane_book.cli.load import path_of
-from ane_book.cli.output import AsJson, show
-from ane_book.progress import progress_bar
+from mlprogram.cli import options
+from mlprogram.progress import progress_bar
+from mlprogram.terminal import show
 import typer
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def place_command(
     ] = "m4",
     function: options.FunctionName = None,
     ops: Annotated[bool, typer.Option("--ops", help="Show every op.")] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
     fail_on: Annotated[
         Failing,
         typer.Option(help="Exit code 1 where a verdict is the CPU; depends: or where one depends."),
@@ -46,7 +45,7 @@ def place_command(
     """
     from mlprogram.ane.mac.plan import read_plan
 
-    placements = _placements(path_of(path), chip, function)
+    placements = _placements(Path(path), chip, function)
     plans = [read_plan(each.package, each.function) for each in placements]
     show(lambda: _facts(placements, plans), lambda: _text(placements, plans, ops), as_json)
     failing = {"never": (), "cpu": ("CPU",), "depends": ("CPU", "depends")}[fail_on]

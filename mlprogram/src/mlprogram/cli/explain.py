@@ -1,18 +1,19 @@
-"""`ane-book explain`: what an error of Core ML, its compilers or coremltools means."""
+"""`mlprogram explain`: what an error of Core ML, its compilers or coremltools means."""
 
 from dataclasses import asdict
 import sys
 from typing import Annotated
 
-from ane_book.cli.output import AsJson, show
-from ane_book.errors import InvalidInput
+from mlprogram.cli.options import AsJson
+from mlprogram.errors import InvalidInput
+from mlprogram.terminal import show
 import typer
 
 __all__ = ["explain_command"]
 
 NOTHING = """The index of errors has nothing like this. What may help:
-- give all that was printed, `COMMAND 2>&1 | ane-book explain -`: a line above may say more
-- `ane-book check PACKAGE` looks for known faults in what was converted
+- give all that was printed, `COMMAND 2>&1 | mlprogram explain -`: a line above may say more
+- `mlprogram check PACKAGE` looks for known faults in what was converted
 - search github.com/apple/coremltools/issues for the words that are not your own names"""
 
 

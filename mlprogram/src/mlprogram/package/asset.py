@@ -10,6 +10,7 @@ is not known is read by a process of its own. Comparing needs no package of Core
 """
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 import json
 import mmap
 from pathlib import Path
@@ -18,13 +19,15 @@ import subprocess
 import sys
 from typing import Any
 
-from ane_book.bundle import content_hash
-from ane_book.errors import InvalidPackage, refuse_pointer
-from mlprogram.coreai import listing
-from mlprogram.coreai.values import check_installed
-from mlprogram.files import sha256
+from mlprogram.errors import InvalidInput, InvalidPackage, refuse_pointer
+from mlprogram.extras import missing
+from mlprogram.files import content_hash, sha256
+from mlprogram.package import asset_listing
 
-__all__ = ["AssetOp", "check_asset", "check_origin", "old_locations", "origin", "read_program"]
+__all__ = [
+    "AssetOp", "check_asset", "check_installed", "check_origin", "old_locations", "origin",
+    "read_program",
+]  # fmt: skip
 
 OWN = "ane-book"  # the key of what this library says in metadata.json
 MOST = {"metadata.json": 1 << 20, "main.hash": 32}  # bytes
@@ -144,7 +147,7 @@ def read_program(asset: Path) -> list[AssetOp]:
     Raises InvalidPackage where coreai-core cannot read it, InvalidInput where it is missing.
     """
     check_installed()
-    command = [sys.executable, listing.__file__, str(asset / "main.mlirb")]
+    command = [sys.executable, asset_listing.__file__, str(asset / "main.mlirb")]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].strip()
@@ -153,3 +156,10 @@ def read_program(asset: Path) -> list[AssetOp]:
             f"{last}); {_anew(asset)}"
         )
     return [AssetOp(**fields) for fields in json.loads(done.stdout.splitlines()[-1])]
+
+
+def check_installed() -> None:
+    """Raise InvalidInput where coreai-core is missing, with what to do."""
+    if find_spec("coreai") is None:
+        needed = "mlprogram[coreai]", "coreai-core"
+        raise InvalidInput(missing("to make or run assets of Core AI", *needed))

@@ -1,14 +1,14 @@
-"""`ane-book convert model.onnx`: convert an ONNX graph (no language model) to a package."""
+"""`mlprogram convert model.onnx`: convert an ONNX graph to a package."""
 
 from pathlib import Path
 import re
 import sys
 from typing import Annotated, Literal
 
-from ane_book.errors import InvalidInput, printable
+from mlprogram.errors import InvalidInput, printable
 import typer
 
-__all__ = ["Check", "Inputs", "Precision", "Shapes", "convert_onnx", "is_graph"]
+__all__ = ["Check", "Inputs", "Precision", "Shapes", "convert_command", "convert_onnx"]
 
 Precision = Annotated[
     Literal["fp16", "fp32"] | None,
@@ -31,14 +31,21 @@ Inputs = Annotated[
 ]
 
 
-def is_graph(model: str, out: Path | None) -> bool:
-    """Whether to convert a model to a single package: an .onnx graph that is not a language model,
-    or whose output is named .mlpackage (a bundle is a folder)."""
-    from ane_book.weights.onnx import is_bundle
+def convert_command(
+    graph: Annotated[str, typer.Argument(help="An .onnx file.")],
+    out: Annotated[Path | None, typer.Option(help="The .mlpackage to write.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write it anew if it exists.")] = False,
+    precision: Precision = None,
+    shape: Shapes = None,
+    inputs: Inputs = None,
+    check: Check = None,
+) -> None:
+    """Convert an .onnx graph to a package.
 
-    if not model.endswith(".onnx"):
-        return False
-    return (out is not None and out.suffix == ".mlpackage") or not is_bundle(Path(model))
+    Prints its path. The package is then run and held to ONNX Runtime; what came of it is on stderr,
+    a line each for its precision and for fp32, and changes no exit code.
+    """
+    convert_onnx(graph, out, force, precision, shape, check, inputs)
 
 
 def convert_onnx(
@@ -49,18 +56,11 @@ def convert_onnx(
     shapes: list[str] | None,
     check: bool | None,
     inputs: Path | None,
-    **no,
 ) -> None:
-    """Convert the graph, print the package's path, and report the check's result on stderr.
-
-    no: options that apply only to language models; raises InvalidInput if one is given.
-    """
+    """Convert the graph, print the package's path, and report the check's result on stderr."""
     from mlprogram.onnx.graph import convert_graph
     from mlprogram.package.description import load_inputs
 
-    if given := [name for name, value in no.items() if value is not None]:
-        flag = given[0].replace("_", "-")
-        raise InvalidInput(f"--{flag} is of language models, and {model} is an ONNX graph")
     if not Path(model).is_file():
         raise InvalidInput(f"{model}: not a file")
     if out is None:

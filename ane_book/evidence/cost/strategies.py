@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from itertools import product
 
 from ane_book.conversion.plan import Plan
+from ane_book.evidence.cost.quoted import quoted
+from ane_book.evidence.cost.work import form_of, work_of
 from mlprogram.ane.claims import Claim
 from mlprogram.ane.cost.chips import find_chip, parameter
-from mlprogram.ane.cost.model import PER_MS, TokenWork, form_of, predict, work_of
-from mlprogram.ane.cost.quoted import quoted
+from mlprogram.ane.cost.model import PER_MS, TokenWork, predict
 import numpy as np
 
 __all__ = ["MOST", "crossings", "facts"]
@@ -55,9 +56,8 @@ def facts(planned: Plan, chip: str) -> list[tuple[str, str]]:
 
     Raises InvalidInput as `predict` does.
     """
-    lines = predict(planned, chip).facts() if planned.head else []
-    if not planned.head:
-        work_of(planned)  # raises if there is nothing to predict
+    work = work_of(planned)  # raises if there is nothing to predict
+    lines = predict(work, chip).facts() if planned.head else []
     lines += [("published", text) for text in quoted(planned, find_chip(chip))]
     told = list(_strategies(planned, find_chip(chip)))
     lines += [("by tier" if i == 0 else "", text) for i, text in enumerate(_tiers(planned, chip))]
@@ -67,7 +67,7 @@ def facts(planned: Plan, chip: str) -> list[tuple[str, str]]:
 def _tiers(planned: Plan, chip: str) -> Iterator[str]:
     """A sentence with the time of a token for each cache tier."""
     for slots, tier in planned.tiers.items() if planned.recipe.tiers else ():
-        found = predict(tier, chip)
+        found = predict(work_of(tier), chip)
         yield f"{slots:,} slots: {found.tokens_s.text()} tokens/s, {found.ms.text()} ms a token"
 
 

@@ -1,0 +1,71 @@
+"""L0: a bundle's packages against the laws of the Neural Engine (`mlprogram.ane.laws`)."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from ane_book.bundle import Bundle
+from ane_book.bundle.evidence import Level
+from ane_book.errors import InvalidPackage
+from ane_book.evidence.inspect import is_bundle, refuse_weights
+from ane_book.evidence.levels import level
+from mlprogram.ane import laws
+from mlprogram.ane.laws import LawReport, Rule
+from mlprogram.ane.laws.rule import SEVERITIES
+from mlprogram.run.program import MLProgram
+import numpy as np
+
+__all__ = ["check", "laws_level"]
+
+Inputs = Mapping[str, np.ndarray]
+
+
+def check(
+    model,
+    rules: Mapping[str, Rule] | None = None,
+    progress: Callable | None = None,
+    calibrate: Inputs | Literal["golden"] | None = None,
+) -> LawReport:
+    """Apply the rules to a package, a bundle, a folder of them, or an MLModel in memory, as
+    `mlprogram.ane.laws.check` does; the packages of a bundle are loaded together.
+
+    calibrate: "golden" runs a bundle on its own golden tokens. Raises InvalidPackage for weights,
+    with the command that takes them, and as the rules do.
+    """
+    if not isinstance(model, str | Path):
+        return laws.check(model, rules, progress)
+    path = Path(model)
+    own = _golden(Bundle.open(path)) if isinstance(calibrate, str) else calibrate
+    try:
+        return laws.check(path, rules, progress, own, together=is_bundle(path))
+    except InvalidPackage:
+        refuse_weights(path)
+        raise
+
+
+def _golden(bundle: Bundle) -> Callable[[MLProgram], Inputs | None]:
+    """What gives a program of a bundle the inputs of its golden tokens, with empty caches."""
+    from ane_book.evidence.parity.locate import golden_inputs
+
+    golden = cache(bundle.golden)
+    programs = {
+        (part.package, part.called(function)): (part, function)
+        for part in bundle.manifest.packages
+        for function in part.functions
+    }
+
+    def inputs(program: MLProgram) -> Inputs | None:
+        found = programs.get((Path(program.package.path).name, program.name))
+        return None if found is None else golden_inputs(bundle, golden(), program, *found)
+
+    return inputs
+
+
+def laws_level(report: LawReport) -> Level:
+    """The evidence level L0 of a bundle: passed if there is no error."""
+    counts = {f"{severity}s": report.count(severity) for severity in SEVERITIES}
+    broken = [found.rule.id for found in report.findings if found.severity == "error"]
+    rules = list(dict.fromkeys(found.rule.id for found in report.findings))
+    reason = f"{report.summary}{': ' if broken else ''}{', '.join(dict.fromkeys(broken))}"
+    return level(not broken, reason, {**counts, "rules": rules, "calibrated": report.calibrated})

@@ -1,0 +1,34 @@
+"""The commands of `mlprogram`.
+
+Answers and tables go to stdout, progress and errors to stderr, so that output can be piped.
+`mlprogram.terminal` turns errors into messages and exit codes. Everything heavy is imported by the
+command that needs it.
+"""
+
+from mlprogram import __version__
+from mlprogram.cli.check import check_command
+from mlprogram.cli.commands import command_line
+from mlprogram.cli.diff import diff_command
+from mlprogram.cli.explain import explain_command
+from mlprogram.cli.graph import convert_command
+from mlprogram.cli.place import place_command
+from mlprogram.cli.programs import inspect_command, run_command, save_command
+from mlprogram.cli.residency import residency_command
+
+__all__ = ["app"]
+
+app = command_line(
+    "Run, compare and check Core ML's ML Programs, on any machine.",
+    f"mlprogram {__version__}",
+    {
+        "inspect": inspect_command,
+        "run": run_command,
+        "diff": diff_command,
+        "check": check_command,
+        "place": place_command,
+        "residency": residency_command,
+        "explain": explain_command,
+        "convert": convert_command,
+        "save": save_command,
+    },
+)

@@ -1,0 +1,73 @@
+"""`mlprogram check`: packages against the laws of the Neural Engine."""
+
+import json
+import os
+from pathlib import Path
+from shutil import get_terminal_size
+import sys
+from typing import Annotated, Literal
+
+from mlprogram.cli import options
+from mlprogram.progress import progress_bar
+from mlprogram.terminal import show
+import typer
+
+__all__ = ["Annotations", "FailOn", "Rules", "Sarif", "annotated", "check_command", "width"]
+
+Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 to this file.")]
+FailOn = Annotated[
+    Literal["error", "warning", "note", "never"],
+    typer.Option(help="Exit code 1 where a finding is of this severity, or graver."),
+]
+Rules = Annotated[
+    Path | None,
+    typer.Option(help="A TOML file: a table for each rule to look for, with its severity."),
+]
+Calibrate = Annotated[
+    Path | None,
+    typer.Option(help="Look at the largest sums of a run, on the arrays of a .npz file."),
+]
+Annotations = Annotated[
+    bool | None,
+    typer.Option(
+        "--github/--no-github",
+        help="Print GitHub's annotations.  [default: where GITHUB_ACTIONS is true]",
+    ),
+]
+
+
+def check_command(
+    package: options.Packages,
+    as_json: options.AsJson = False,
+    sarif: Sarif = None,
+    fail_on: FailOn = "error",
+    rules: Rules = None,
+    calibrate: Calibrate = None,
+    github: Annotations = None,
+) -> None:
+    """Hold packages against the laws of the engine.
+
+    Exit code 0: nothing as grave as --fail-on was found; 1: not so.
+    """
+    from mlprogram.ane import laws
+    from mlprogram.package.description import load_inputs
+
+    given = None if calibrate is None else load_inputs(calibrate)
+    with progress_bar() as progress:
+        report = laws.check(package, laws.load(rules) if rules else None, progress, given)
+    show(report.facts, lambda: report.text(width()), as_json)
+    if annotated(github):
+        print("\n".join(report.annotations()), file=sys.stderr if as_json else sys.stdout)
+    if sarif:  # last: what cannot be written takes nothing that was found along
+        sarif.write_text(json.dumps(report.sarif(), indent=2) + "\n", encoding="utf-8")
+    raise typer.Exit(1 if fail_on != "never" and report.fails(fail_on) else 0)
+
+
+def width() -> int:
+    """The columns of a report."""
+    return min(100, get_terminal_size((100, 24)).columns)
+
+
+def annotated(github: bool | None) -> bool:
+    """Whether to print annotations: as it was said, or where GitHub runs the command."""
+    return os.environ.get("GITHUB_ACTIONS") == "true" if github is None else github

@@ -1,0 +1,116 @@
+"""A command line whose commands get their options when they are called.
+
+The list of commands needs their names and docstrings alone. Options may be made from records that
+take longer to import than all else that `--help` does.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+import inspect
+import signal
+import sys
+from typing import Annotated, Any, ClassVar
+
+from mlprogram.errors import InvalidInput, printable
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+__all__ = ["command_line", "told_to_end"]
+
+
+def command_line(
+    help_text: str,
+    version: str,
+    commands: Mapping[str, Callable[..., Any]],
+    absent: Mapping[str, str] | None = None,
+    completed: Callable[[Callable], Callable] = lambda function: function,
+) -> typer.Typer:
+    """A command with subcommands: functions by name, whose docstrings are their help.
+
+    absent: names of subcommands that are not installed, and the one line that says so. completed:
+    gives a function the options that its signature lacks. version: what --version prints.
+    """
+
+    class Commands(_Commands):
+        functions, missing, complete = dict(commands), dict(absent or {}), staticmethod(completed)
+
+    app = typer.Typer(
+        cls=Commands,
+        help=help_text,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+
+    def shown(wanted: bool) -> None:
+        if wanted:
+            print(version)
+            raise typer.Exit
+
+    @app.callback()
+    def root(
+        version: Annotated[
+            bool, typer.Option("--version", callback=shown, is_eager=True, help="Show the version.")
+        ] = False,
+    ) -> None:
+        """What goes before every command."""
+
+    return app
+
+
+class _Commands(TyperGroup):
+    """All commands by name and help; the one that is called, with its options."""
+
+    functions: ClassVar[dict[str, Callable]]
+    missing: ClassVar[dict[str, str]]
+    complete: Callable[[Callable], Callable]
+
+    def __init__(self, **attributes: Any):
+        super().__init__(**attributes)
+        for name, function in self.functions.items():
+            self.add_command(TyperCommand(name, help=inspect.getdoc(function)))
+        for name, line in self.missing.items():
+            self.add_command(TyperCommand(name, help=line, hidden=True))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """The name and the command that the arguments begin with, and the rest of them."""
+        name, _, rest = super().resolve_command(ctx, args)
+        if name in self.missing:
+            raise InvalidInput(self.missing[name])
+        return name, None if name is None else self._whole(name), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what it notes of an interrupt is told on stderr."""
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, SystemExit) as end:
+            with suppress(OSError):  # the terminal may be what went away
+                for note in getattr(end, "__notes__", ()):
+                    print(printable(note), file=sys.stderr)
+            raise
+
+    def _whole(self, name: str) -> Any:
+        """A command with its options."""
+        alone = typer.Typer(
+            add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+        )
+        alone.command(name)(self.complete(self.functions[name]))
+        return typer.main.get_command(alone)
+
+
+@contextmanager
+def told_to_end() -> Iterator[None]:
+    """Turn termination signals, which would end the process at once, into SystemExit."""
+
+    def end(number: int, _) -> None:
+        sys.exit(128 + number)
+
+    known = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]  # no SIGHUP on Windows
+    numbers = [n for n in known if n and signal.getsignal(n) == signal.SIG_DFL]  # nohup ignores it
+    for number in numbers:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,75 @@
+"""`mlprogram inspect`, `run` and `save`: a package's contents, what it computes, other forms."""
+
+from pathlib import Path
+from typing import Annotated
+
+from mlprogram.cli import options
+from mlprogram.errors import InvalidInput
+from mlprogram.terminal import show
+import typer
+
+__all__ = ["Out", "Plan", "inspect_command", "run_command", "save_command"]
+
+Plan = Annotated[
+    bool, typer.Option("--plan", help="Show which kernel each op got, and why not others.")
+]
+Out = Annotated[Path | None, typer.Option(help="Write the outputs as .npz.")]
+
+
+def inspect_command(
+    package: options.Package,
+    plan: Plan = False,
+    function: options.FunctionName = None,
+    precision: options.Precision = "fp16",
+    as_json: options.AsJson = False,
+) -> None:
+    """Show what a package holds: functions, inputs, ops and weights.
+
+    With --plan also how a function is run.
+    """
+    from mlprogram.contents import inspect_package, package_report
+
+    facts = inspect_package(package)
+    texts = [package_report(facts)]
+    if plan:
+        from mlprogram.kernel_report import plan_report, planned
+
+        facts["plan"] = planned(package, function, precision)
+        texts.append(plan_report(facts["plan"]))
+    show(lambda: facts, lambda: "\n\n".join(texts), as_json)
+
+
+def run_command(
+    package: options.Package,
+    inputs: options.Inputs = None,
+    function: options.FunctionName = None,
+    precision: options.Precision = "fp16",
+    seed: options.InputSeed = 0,
+    out: Out = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run a package, and show what it computes and needs."""
+    from mlprogram.execute import execute, execution_report
+
+    facts = execute(package, function, inputs, precision, seed, out)
+    show(lambda: facts, lambda: execution_report(facts), as_json)
+
+
+def save_command(
+    source: Annotated[Path, typer.Argument(help="A .mlpackage, .mlmodelc or .mlmodel.")],
+    target: Annotated[
+        Path, typer.Argument(help="What to write: a .mlpackage, a .mlmodelc or an .aimodel.")
+    ],
+) -> None:
+    """Write a model as a package, compiled, or for Core AI."""
+    if target.suffix == ".aimodel":
+        from mlprogram.coreai import save_asset
+
+        save_asset(source, target)
+    elif target.suffix in (".mlpackage", ".mlmodelc"):
+        from mlprogram import save
+
+        save(source, target)
+    else:
+        raise InvalidInput(f"{target}: the name must end in .mlpackage, .mlmodelc or .aimodel")
+    print(target)

@@ -1,0 +1,64 @@
+"""`mlprogram residency`: where this Mac runs a function of a package."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from mlprogram.cli import options
+from mlprogram.terminal import show
+import typer
+
+if TYPE_CHECKING:
+    from mlprogram.ane.mac.residency import Residency
+
+__all__ = ["Soak", "Timeout", "Units", "exit_code", "residency_command", "residency_lines"]
+
+UNMEASURED = 3  # the exit code if it cannot be measured
+
+Units = Annotated[
+    Literal["CPU_AND_NE", "ALL"], typer.Option(help="What Core ML may use, and is judged.")
+]
+Soak = Annotated[int, typer.Option(min=1, help="Predictions in a row at the end.")]
+Timeout = Annotated[
+    float, typer.Option(min=1, help="Seconds for a function; compilers may need minutes.")
+]
+
+
+def residency_command(
+    path: options.Package,
+    function: options.FunctionName = None,
+    units: Units = "CPU_AND_NE",
+    soak: Soak = 500,
+    timeout: Timeout = 1800,
+    as_json: options.AsJson = False,
+) -> None:
+    """Ask this Mac whether its Neural Engine runs a package.
+
+    And whether it stays right there, on random inputs. Exit code 0: the function is resident; 1: it
+    is not; 3: unmeasured, since this is no Mac with an engine.
+    """
+    from mlprogram.ane.mac.residency import measure
+    from mlprogram.package.container import open_container
+
+    open_container(Path(path))  # what is no package is told on any machine
+    found = {Path(path).name: measure(path, function, units=units, soak=soak, timeout=timeout)}
+    facts = {key: one.facts() for key, one in found.items()}
+    show(lambda: facts, lambda: "\n".join(residency_lines(found)), as_json)
+    raise typer.Exit(exit_code(found))
+
+
+def residency_lines(found: "Mapping[str, Residency]") -> Iterator[str]:
+    """The verdicts by name, each with what compilers said of it."""
+    from mlprogram.ane.claims.known_errors import explain
+
+    for key, one in found.items():
+        yield f"{key}: {one.verdict}: {one.reason}"
+        for line in one.said:
+            yield f"  compiler: {line}"
+            yield from (f"    {entry.id}: {entry.do}" for entry in explain(line)[:1])
+
+
+def exit_code(found: "Mapping[str, Residency]") -> int:
+    """0 where all are resident, 1 where one is not, 3 where it cannot be measured."""
+    verdicts = {one.verdict for one in found.values()}
+    return UNMEASURED if "unmeasured" in verdicts else int(verdicts != {"resident"})
