@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tomllib
 
-from ane_book import extras
+from mlprogram import extras
 from packaging.requirements import Requirement
 import pytest
 

@@ -9,7 +9,7 @@ from _command import ane_book
 from ane_book import reference_models
 from ane_book.bundle import cache
 from ane_book.cli import app
-from ane_book.cli.output import show
+from mlprogram.terminal import show
 import pytest
 from typer.main import get_command
 

@@ -12,10 +12,10 @@ from _command import ane_book as command
 from _long import long_but
 from _patience import HANGING, until
 from _taggers import TEXT, tiny_tagger, write_tagger
-from ane_book import progress
 from ane_book.cli.redact import _marks, _replaced, _rewrite
 from ane_book.runtime import Tagger
 from ane_book.runtime.tags import Span, decode
+from mlprogram import progress
 import pytest
 from safetensors.numpy import load_file, save_file
 

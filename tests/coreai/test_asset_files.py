@@ -18,8 +18,9 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram, coreai
 from mlprogram.ane import laws
-from mlprogram.coreai import asset, bridge
+from mlprogram.coreai import bridge
 from mlprogram.coreai.run import CoreAIBackend
+from mlprogram.package import asset
 import numpy as np
 import pytest
 

@@ -63,7 +63,7 @@ def test_packed_weights_are_read_for_longer():
 def test_the_command_says_what_is_not_measured(plans):
     said = " ".join(command("plan", MODEL, "--chip", CHIP).stdout.split())
     for name, made in plans.items():
-        assert f"{name}: {predict(made, CHIP).ms.text()} ms for a token" in said
+        assert f"{name}: {predict(work_of(made), CHIP).ms.text()} ms for a token" in said
     first, last = crossings(plans["dispatch"], plans["packed"], CHIP)
     assert f"slower than packed from {first} token a call on, where a call takes most" in said
     assert f"; from {last} tokens a call on, where it takes least" in said
