@@ -11,22 +11,45 @@ from packaging.requirements import Requirement
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+FOLDERS = {"mlprogram": ROOT / "mlprogram", "ane-book": ROOT, "ane-serve": ROOT / "ane_serve"}
+
+
+def extra(needed: str) -> list[str]:
+    """What an extra stands for, by pyproject.toml: of "mlprogram[onnx]"."""
+    name, _, own = needed.rstrip("]").partition("[")
+    project = tomllib.loads((FOLDERS[name] / "pyproject.toml").read_text())["project"]
+    return project["optional-dependencies"][own]
 
 
 @pytest.mark.parametrize(
-    ("package", "extra", "code"),
+    ("package", "needed", "install", "code"),
     [
-        ("ray", "cluster", "import ane_serve.cluster.connection"),
-        ("onnx", "onnx", "from mlprogram.onnx.file import load_onnx; load_onnx()"),
+        (
+            "ray",
+            "ane-serve[cluster]",
+            '-e ./mlprogram -e . -e "./ane_serve[cluster]"',
+            "import ane_serve.cluster.connection",
+        ),
+        (
+            "onnx",
+            "mlprogram[onnx]",
+            '-e "./mlprogram[onnx]"',
+            "from mlprogram.onnx.file import load_onnx; load_onnx()",
+        ),
+        (
+            "transformers",
+            "ane-book[transformers]",
+            '-e ./mlprogram -e ".[transformers]"',
+            "from ane_book.evidence import original; original.model({}, {})",
+        ),
     ],
 )
-def test_a_package_that_is_missing(package, extra, code):
+def test_a_package_that_is_missing(package, needed, install, code):
     code = f"import sys; sys.modules[{package!r}] = None; {code}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     error = done.stderr.splitlines()[-1]
-    assert error.endswith(f'-c constraints.txt -e mlprogram -e ".[{extra}]"`; {package} is missing')
-    assert any(Requirement(each).name == package for each in EXTRAS[extra])
+    assert error.endswith(f"-c constraints.txt {install}`; {package} is missing")
+    assert any(Requirement(each).name == package for each in extra(needed))
 
 
 def test_no_line_names_a_package_that_no_index_has():
@@ -35,19 +58,19 @@ def test_no_line_names_a_package_that_no_index_has():
     assert not found
 
 
-@pytest.mark.parametrize("extra", ["serve", "onnx", "cluster"])
-def test_installed_from_a_wheel(extra, monkeypatch, tmp_path):
+@pytest.mark.parametrize("needed", ["ane-book[grammar]", "mlprogram[onnx]", "ane-serve[cluster]"])
+def test_installed_from_a_wheel(needed, monkeypatch, tmp_path):
     """The command names the packages themselves, as the wheel's metadata have them."""
     monkeypatch.setattr(extras, "CHECKOUT", tmp_path)
-    command = re.search("`pip install (.*)`", extras.missing("to try it", extra, "x"))[1]
+    command = re.search("`pip install (.*)`", extras.missing("to try it", needed, "x"))[1]
     found = {str(Requirement(each)) for each in re.findall('"(.*?)"', command)}
-    assert found == {str(Requirement(each)) for each in EXTRAS[extra]}
+    assert found == {str(Requirement(each)) for each in extra(needed)}
     monkeypatch.setattr(extras, "requires", lambda name: None)
     assert (
-        extras.missing("to try it", extra, "x") == 'to try it, run `pip install "x"`; x is missing'
+        extras.missing("to try it", needed, "x") == 'to try it, run `pip install "x"`; x is missing'
     )
 
 
 def test_names_are_counted():
-    said = [extras.missing("", "onnx", *"abc"[:count]).rpartition("; ")[2] for count in (1, 2, 3)]
+    said = [extras.missing("", "mlprogram[onnx]", *"abc"[:count]).rpartition("; ")[2] for count in (1, 2, 3)]
     assert said == ["a is missing", "a and b are missing", "a, b and c are missing"]

@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from ane_book.models.base.config import ModelConfig
 
 __all__ = [
-    "FORMER",
     "Bundle",
     "Manifest",
     "Recipe",
@@ -72,13 +71,6 @@ __all__ = [
 
 VERSION = int(FORMAT.split()[-1])
 MAX_MANIFEST = 1 << 24  # bytes; a thousand layers, each a package, need less
-#: What a recipe could say in earlier versions -> what there is instead.
-FORMER = {
-    ("partition", "projections"): "layers",
-    ("experts", "dense"): "packed",
-    ("experts", "functions"): "dispatch",
-}
-
 
 #: The tasks of bundles: what such a model does, and the command for it.
 TASKS = {
@@ -296,25 +288,13 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
-        wrong = error.errors(include_url=False, include_context=False)
-    _refuse_former(path, wrong)
-    first = wrong[0]
+        first = error.errors(include_url=False, include_context=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     place = place.encode("unicode_escape").decode()[:100] or "the file"
     if place == "format":
         _refuse_version(path, first.get("input"))
     message = printable(first["msg"])[:300]
     raise InvalidBundle(f"{path}: {place}: {message}; convert the model again")
-
-
-def _refuse_former(path: Path, wrong: list) -> None:
-    """Raise InvalidBundle for a recipe of an earlier version; `wrong`: pydantic's errors."""
-    for (option, former), now in FORMER.items():
-        if any((e["loc"], e["input"]) == (("recipe", option), former) for e in wrong):
-            raise InvalidBundle(
-                f"{path}: converted with {option} = {former!r}, which this version does not have; "
-                f"convert the model again with {option}={now!r}"
-            )
 
 
 def _refuse_version(path: Path, found: object) -> None:

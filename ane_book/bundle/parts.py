@@ -3,7 +3,7 @@
 Names, descriptions and the docstrings of records go into `research/manifest.schema.json`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from ane_book.host import check_labels
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -95,13 +95,6 @@ class Part(Record):
         description="n: of the part experts, its number; in the package, `decode` and `prefill` "
         "are `decode_n` and `prefill_n`",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_stretch(cls, fields: Any) -> Any:
-        """Drop the field `stretch`, which earlier versions wrote as null for every part."""
-        former = isinstance(fields, dict) and fields.get("stretch", 0) is None
-        return {n: value for n, value in fields.items() if n != "stretch"} if former else fields
 
     @property
     def span(self) -> range:

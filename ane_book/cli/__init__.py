@@ -16,15 +16,7 @@ from ane_book.cli.absent import absent, served
 from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
 from ane_book.cli.demo import demo_command
-from ane_book.cli.load import (
-    Opening,
-    existing,
-    handed,
-    load,
-    load_draft,
-    load_talker,
-    path_of,
-)
+from ane_book.cli.load import Opening, existing, handed, load, load_talker, path_of
 from ane_book.cli.machine import cache_command, doctor_command
 from ane_book.cli.models import models_command, plan_command
 from ane_book.cli.quality import quality_command
@@ -139,7 +131,7 @@ def run(
         prompt = sys.stdin.read()
     asked = options.token_ids(prompt) if tokens else prompt
     how = Opening(precision=precision, backend=backend, force=force)
-    sampling |= {"draft": load_draft(draft, how)}
+    sampling |= {"draft": draft}
     if "json_schema" in sampling:
         sampling["json_schema"] = options.schema(sampling["json_schema"])
     session = load_talker(model, how, adapter, **recipe)

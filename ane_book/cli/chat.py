@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
 from ane_book.cli.history import LineEditor
-from ane_book.cli.load import Opening, load_draft, load_talker
+from ane_book.cli.load import Opening, load_talker
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.device import state_folder
 from ane_book.errors import InvalidInput, PromptTooLong, printable
@@ -44,15 +44,14 @@ def chat_command(
     the line; twice on an empty one it leaves, and what was said is kept for /load.
     """
     how = Opening(precision=precision, backend=backend, force=force)
-    guesser = load_draft(draft, how)
     session = load_talker(model, how, adapter, **recipe)
-    Conversation(session, sampling, guesser).run(history)
+    Conversation(session, sampling, draft).run(history)
 
 
 class Conversation:
     """A conversation with a session. sampling: fields of `Sampling`. draft: as for `stream`."""
 
-    def __init__(self, session: "Session", sampling: dict, draft: "Session | str | None" = None):
+    def __init__(self, session: "Session", sampling: dict, draft: str | None = None):
         known = session.bundle.manifest
         if known.tokenizer.chat_template is None:
             raise InvalidInput(f"{known.name} has no chat template; ask it by `ane-book run`")

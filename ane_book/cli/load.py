@@ -13,9 +13,7 @@ from mlprogram.progress import progress_bar
 if TYPE_CHECKING:
     from ane_book.runtime import Embedder, Reranker, Session, Tagger
 
-__all__ = [
-    "Opening", "existing", "handed", "load", "load_draft", "load_talker", "path_of", "task_of",
-]  # fmt: skip
+__all__ = ["Opening", "existing", "handed", "load", "load_talker", "path_of", "task_of"]
 
 
 class Opening(TypedDict):
@@ -75,13 +73,6 @@ def load_talker(model: str, how: Opening, adapter: Path | None, **recipe: Any) -
     if adapter is not None:
         session.use(adapter)
     return session
-
-
-def load_draft(draft: str | None, how: Opening) -> "Session | str | None":
-    """The drafter for speculative decoding: "lookup" and None as they are, or a smaller model."""
-    if draft is None or draft == "lookup":
-        return draft
-    return load(draft, "text-generation", how)
 
 
 def path_of(given: str) -> Path:

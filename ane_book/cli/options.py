@@ -51,11 +51,10 @@ Force = Annotated[
     typer.Option("--force", help="Run a bundle that failed parity by its own evidence, too."),
 ]
 Draft = Annotated[
-    str | None,
+    Literal["lookup"] | None,
     typer.Option(
         help="Who guesses tokens, for a bundle with --verify to check several in a call: lookup, "
-        "in prompt and answer, or a smaller model of the same tokenizer, by name or bundle. It "
-        "changes the speed, and no token."
+        "in prompt and answer. It changes the speed, and no token."
     ),
 ]
 Adapter = Annotated[

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.evidence.loss import Logits
+from ane_book.extras import missing
 from ane_book.weights import WeightSource
 import numpy as np
 import torch
@@ -37,10 +38,14 @@ def weights(source: WeightSource) -> dict[str, torch.Tensor]:
 def model(config: Mapping, tensors: Mapping[str, torch.Tensor]) -> torch.nn.Module:
     """Build the decoder of `transformers` with this configuration and these tensors, not copied.
 
-    Raises UnsupportedModel for a type or a configuration that `transformers` does not take, and
-    InvalidWeights for a tensor that is missing, unexpected or of the wrong shape.
+    Raises UnsupportedModel without `transformers`, and for a type or a configuration that it does
+    not take, and InvalidWeights for a tensor that is missing, unexpected or of the wrong shape.
     """
-    import transformers
+    try:
+        import transformers
+    except ImportError:
+        purpose = "to compare with an independent implementation"
+        raise UnsupportedModel(missing(purpose, "ane-book[transformers]", "transformers")) from None
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
 
     kind = str(config.get("model_type"))

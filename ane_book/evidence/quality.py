@@ -41,7 +41,7 @@ def check_quality(
     this machine. tokens: of each text, from its beginning. most: the share by which perplexity may
     grow. independent: compare with the model of `transformers` in float32, which takes 4 bytes of
     memory per weight. Raises InvalidBundle, InvalidInput for a source with other weights, and
-    UnsupportedModel if `transformers` has no such model.
+    UnsupportedModel without `transformers`, or if it has no such model.
     """
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     if bundle.manifest.vectors is not None:

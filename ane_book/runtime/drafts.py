@@ -10,7 +10,6 @@ own probability p(x), and where it is not, what was drawn is distributed as p wi
 """
 
 from itertools import takewhile
-import json
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ane_book.errors import InvalidInput
@@ -18,7 +17,7 @@ from ane_book.errors import InvalidInput
 if TYPE_CHECKING:
     from ane_book.runtime.session import Session
 
-__all__ = ["Drafter", "Lookup", "Smaller", "choose_drafter", "guesses"]
+__all__ = ["Drafter", "Lookup", "choose_drafter", "guesses"]
 
 NGRAM = 3  # tokens that a lookup compares at most
 
@@ -50,64 +49,26 @@ class Lookup:
         return []
 
 
-class Smaller:
-    """Guesses the likeliest tokens of a smaller model, in a session with a cache of its own."""
+def choose_drafter(draft: "Drafter | str | None", session: "Session") -> Drafter | None:
+    """The drafter for a session: "lookup", or one of your own.
 
-    def __init__(self, session: "Session"):
-        self._session = session
-
-    def propose(self, tokens: list[int], most: int) -> list[int]:
-        own, found = self._session, []
-        most = min(most, own.context - len(tokens) + 1)
-        if most < 1:
-            return []
-        output = own.prefill(tokens[own.keep(tokens[:-1]) :])
-        while True:
-            found.append(int(output if isinstance(output, int) else output.argmax()))
-            if len(found) == most:
-                return found
-            output = own.decode(found[-1])
-
-
-def choose_drafter(draft: "Drafter | Session | str | None", session: "Session") -> Drafter | None:
-    """The drafter for a session: "lookup", another session, or one of your own.
-
-    Raises InvalidInput where the session's bundle has no `verify`, for a model with other tokens,
-    and for anything else.
+    Raises InvalidInput for anything else, and where the session's bundle has no `verify`.
     """
     if draft is None:
         return None
-    if draft != "lookup" and not (isinstance(draft, Drafter) or hasattr(draft, "prefill")):
-        raise InvalidInput(f'draft must be "lookup", a session or None, not {draft!r:.80}')
+    if draft != "lookup" and not isinstance(draft, Drafter):
+        raise InvalidInput(f'draft must be "lookup", a drafter or None, not {draft!r:.80}')
     if session.block == 1:
         raise InvalidInput(
             f"{session.bundle.path}: converted without verify, it checks no guesses; convert it "
             "with --verify 8, or leave draft out"
         )
-    if isinstance(draft, str):
-        return Lookup()
-    if isinstance(draft, Drafter):
-        return draft
-    if draft is session:
-        raise InvalidInput("draft: a session cannot guess for itself; open a smaller model")
-    if _tokens_of(draft) != _tokens_of(session):
-        names = (each.bundle.manifest.name for each in (draft, session))
-        raise InvalidInput("draft: {} has other tokens than {}".format(*names))
-    return Smaller(draft)
+    return Lookup() if isinstance(draft, str) else draft
 
 
 def guesses(drafter: Drafter | None, tokens: list[int], most: int, vocabulary: int) -> list[int]:
-    """A drafter's guesses after these tokens, up to the first that is outside the vocabulary: a
-    model with the same tokenizer may have more rows."""
+    """A drafter's guesses after these tokens, up to the first that is outside the vocabulary."""
     if drafter is None or most < 1:
         return []
     proposed = drafter.propose(tokens, most)[:most]
     return list(takewhile(lambda guess: 0 <= guess < vocabulary, proposed))
-
-
-def _tokens_of(session: "Session") -> tuple:
-    """A tokenizer's vocabulary and added tokens, to compare two models."""
-    bundle = session.bundle
-    fields = json.loads((bundle.path / bundle.manifest.tokenizer.file).read_bytes())
-    added = [(token["id"], token["content"]) for token in fields.get("added_tokens", [])]
-    return fields["model"].get("vocab"), sorted(added)

@@ -221,7 +221,7 @@ class Session(BundleText):
     def generate(
         self,
         prompt: str | Messages | TokenIds,
-        draft: "Drafter | Session | str | None" = None,
+        draft: Drafter | str | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Result:
         """Answer a prompt or a conversation; arguments and errors are those of `stream`."""
@@ -231,15 +231,14 @@ class Session(BundleText):
     def stream(
         self,
         prompt: str | Messages | TokenIds,
-        draft: "Drafter | Session | str | None" = None,
+        draft: Drafter | str | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Stream:
         """Answer a prompt, a conversation or token ids as they are, piece by piece.
 
         draft: guesses tokens, which `verify` checks, several in a call: "lookup" in prompt and
-        answer, or the session of a smaller model with the same tokenizer. It changes the speed, but
-        no token. sampling: fields of `ane_book.options.Sampling`. With reuse_cache results may
-        round differently in fp16.
+        answer, or a `Drafter` of your own. It changes the speed, but no token. sampling: fields of
+        `ane_book.options.Sampling`. With reuse_cache results may round differently in fp16.
 
         Raises PromptTooLong or InvalidInput at once, before any token is run.
         """

@@ -14,7 +14,7 @@ import tracemalloc
 from _command import ane_book as command
 from _command import refused
 import ane_book
-from ane_book.bundle import FORMER, Bundle, Manifest, seal
+from ane_book.bundle import Bundle, Manifest
 from ane_book.errors import AneBookError, InvalidBundle, InvalidInput
 from ane_book.runtime import Session
 from mlprogram.package.reader import Package
@@ -355,26 +355,12 @@ def test_a_newer_version_is_refused_by_name(copy):
         Bundle.open(copy)
 
 
-@pytest.mark.parametrize(("option", "former", "now"), [(*key, now) for key, now in FORMER.items()])
-def test_a_recipe_of_earlier_versions_is_refused_with_what_to_use_instead(
-    copy, option, former, now
-):
+def test_what_another_form_said_is_refused_by_name(copy):
     fields = json.loads((copy / "manifest.json").read_text())
-    fields["recipe"][option] = former
-    for part in fields["packages"]:
-        part["stretch"] = 0
+    fields["recipe"]["experts"] = "dense"
     (copy / "manifest.json").write_text(json.dumps(fields))
-    says = f"with {option} = '{former}', which .* again with {option}='{now}'$"
-    with pytest.raises(InvalidBundle, match=says):
+    with pytest.raises(InvalidBundle, match=r"recipe\.experts: .*; convert the model again$"):
         Bundle.open(copy)
-
-
-def test_what_earlier_versions_said_of_every_part_is_read(copy):
-    fields = json.loads((copy / "manifest.json").read_text())
-    fields["packages"] = [part | {"stretch": None} for part in fields["packages"]]
-    fields["seal"] = seal(fields)
-    (copy / "manifest.json").write_text(json.dumps(fields))
-    Bundle.open(copy).verify()
 
 
 def test_the_schema_in_the_documents_is_the_manifests():

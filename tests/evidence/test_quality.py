@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 from _command import ane_book as command
 from _plant import change_weight, copied
@@ -93,6 +95,23 @@ def test_somebody_elses_code_sees_what_the_bundle_and_its_twin_have_in_common(
     for independent in (False, True):
         level = check_quality(wrong, folder, tokens=128, independent=independent)
         assert (level.figures["prose_divergence"] > 1e-3) == independent
+
+
+def test_only_the_independent_check_needs_transformers(taught, tmp_path):
+    code = (
+        "import sys; sys.modules['transformers'] = None\n"
+        "import ane_book\n"
+        "from ane_book.evidence.quality import check_quality\n"
+        f"source, out = {str(taught)!r}, {str(tmp_path / 'made')!r}\n"
+        "made = ane_book.convert(source, out=out, context=32)\n"
+        "print(ane_book.Session(made, backend='mil').generate('Hi', max_tokens=4).token_ids)\n"
+        "print(check_quality(made, tokens=64).status)\n"
+        "check_quality(made, source, independent=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ids, status = done.stdout.splitlines()
+    assert len(json.loads(ids)) == 4 and status in ("passed", "failed"), done.stderr
+    assert done.stderr.splitlines()[-1].endswith("; transformers is missing")
 
 
 @pytest.mark.parametrize("independent", [False, True])

@@ -126,7 +126,7 @@ def test_first_loads_of_a_report_use_nothing_that_was_compiled_before(
     """The executor is in Core ML's place, in a child that writes down what it compiles."""
     log = tmp_path / "log"
     child = (
-        "from ane_book import coreml, device; device.CAN_PREDICT = True\n"
+        "from mlprogram import coreml, machine; machine.CAN_PREDICT = True\n"
         "from mlprogram.ane.mac import probe\n"
         "real = coreml.Proxy.compileModel\n"
         f"def told(path): open({str(log)!r}, 'a').write(path + '\\n'); return real(path)\n"

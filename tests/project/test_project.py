@@ -60,7 +60,6 @@ FLOORS = {
         "weights.folder",
         "onnx",
         "weights",
-        "mil coreml",
         "reference",
         "conversion",
         "runtime onnx.graph",

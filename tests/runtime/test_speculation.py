@@ -1,8 +1,6 @@
 """Guessed tokens change nothing but speed: not a token, not a distribution, not what is cached."""
 
 from itertools import count, product
-import re
-import shutil
 
 from _long import long_but
 from _tiny import prompt
@@ -54,13 +52,13 @@ class TestSameTokens:
         long_but(product(({}, DRAWN), ("fp16", "fp32")), ({}, "fp16"), (DRAWN, "fp32")),
     )
     def test_whoever_guesses(self, blocks, sampling, precision):
-        session, smaller = blocks(precision), blocks("fp32")
+        session = blocks(precision)
         for text in TEXTS:
             alone = session.generate(text, max_tokens=80, **sampling)
             held = list(session._tokens)
             ids = session.encode(text)
             oracles = [Oracle(ids, alone.token_ids, wrong) for wrong in (None, 1, 3)]
-            for draft in ("lookup", smaller, *oracles):
+            for draft in ("lookup", *oracles):
                 guessed = session.generate(text, max_tokens=80, draft=draft, **sampling)
                 assert (guessed.token_ids, guessed.text) == (alone.token_ids, alone.text)
                 assert guessed.finish_reason == alone.finish_reason
@@ -162,19 +160,8 @@ class TestRefusals:
 
     @pytest.mark.parametrize("draft", ["look", 3, object()])
     def test_what_does_not_guess(self, session, draft):
-        with pytest.raises(InvalidInput, match='draft must be "lookup", a session or None'):
+        with pytest.raises(InvalidInput, match='draft must be "lookup", a drafter or None'):
             session.stream("Hello", draft=draft)
-
-    def test_itself_and_other_tokens(self, session, tiny_bundle, tmp_path):
-        with pytest.raises(InvalidInput, match="cannot guess for itself"):
-            session.stream("Hello", draft=session)
-        bundle = tiny_bundle("llama", kv="state")[1]
-        folder = shutil.copytree(bundle.path, tmp_path / "other")
-        file = folder / "tokenizer.json"
-        swapped = {'"a":': '"b":', '"b":': '"a":'}
-        file.write_text(re.sub('"[ab]":', lambda found: swapped[found[0]], file.read_text()))
-        with pytest.raises(InvalidInput, match="other tokens than"):
-            session.stream("Hello", draft=Session(folder))
 
     def test_guesses_that_are_no_tokens(self, session):
         class Wild:
@@ -184,13 +171,6 @@ class TestRefusals:
         alone = session.generate("Hello", max_tokens=12).token_ids
         assert session.generate("Hello", max_tokens=12, draft=Wild()).token_ids == alone
         assert guesses(Wild(), [1], 4, 257) == guesses(Wild(), [1], 1, 257) == [0]
-
-
-def test_a_smaller_context_guesses_no_more(blocks):
-    session, short = blocks(), blocks(context=24, verify=None)
-    alone = session.generate("Hello", max_tokens=60).token_ids
-    found = session.generate("Hello", max_tokens=60, draft=short)
-    assert found.token_ids == alone and 0 < found.drafted <= 24
 
 
 def test_lookup_finds_the_longest_and_the_last():

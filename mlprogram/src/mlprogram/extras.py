@@ -10,7 +10,7 @@ from pathlib import Path
 __all__ = ["missing"]
 
 CHECKOUT = Path(__file__).parents[3]  # or what else the library lies in
-FOLDERS = {"mlprogram": "mlprogram", "ane-book": ".", "ane-serve": "ane_serve"}
+FOLDERS = {"mlprogram": "./mlprogram", "ane-book": ".", "ane-serve": "./ane_serve"}
 
 
 def missing(purpose: str, needed: str, *names: str) -> str:
@@ -24,8 +24,7 @@ def missing(purpose: str, needed: str, *names: str) -> str:
 def _command(needed: str, names: tuple[str, ...]) -> str:
     distribution, _, extra = needed.rstrip("]").partition("[")
     if (CHECKOUT / "constraints.txt").exists() and (CHECKOUT / "pyproject.toml").exists():
-        folders = list(FOLDERS.values())[: list(FOLDERS).index(distribution) + 1]
-        *below, own = (f"./{folder}".removesuffix("/.") for folder in folders)
+        *below, own = list(FOLDERS.values())[: list(FOLDERS).index(distribution) + 1]
         own = f'"{own}[{extra}]"' if extra else own
         editable = " ".join(f"-e {each}" for each in (*below, own))
         return f'cd "{CHECKOUT}" && pip install -c constraints.txt {editable}'
