@@ -16,8 +16,8 @@ from contextlib import contextmanager
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.evidence.loss import Logits
-from ane_book.extras import missing
 from ane_book.weights import WeightSource
+from mlprogram.extras import missing
 import numpy as np
 import torch
 
