@@ -27,8 +27,10 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help book pdf slides test test-all unit site conformance elsewhere onnx-nodes onnx-field fuzz random-programs sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
-help: ## say what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' Makefile
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{line = sprintf("  make %-15s %s\n", $$1, $$2); \
+	  if ($$1 ~ /^(book|test|unit|lint|bench|clean)$$/) first = first line; else rest = rest line} \
+	  END {printf "%s\ncampaigns (research/README.md says what they find)\n%s", first, rest}' Makefile
 
 book: $(INSTALLED) ## run every chapter and render the book
 	$(BIN)/jupyter-book build book $(BOOK_FLAGS)
@@ -110,8 +112,7 @@ full-size: $(INSTALLED) ## convert MODEL at its true shapes from random weights,
 demo: $(INSTALLED) ## redact a page of invented personal data, and print what was found
 	$(BIN)/python demo/redact.py
 
-picture: $(INSTALLED) ## draw the README's pictures: the figure of conversion, and `ane-book demo` in a terminal
-	$(BIN)/python book/_ext/picture.py
+picture: $(INSTALLED) ## draw the README's picture: `ane-book demo` in a terminal
 	$(BIN)/python book/_ext/terminal.py
 
 notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/

@@ -21,7 +21,7 @@ import time
 import venv
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("ane_book", "mlprogram", "research", "pyproject.toml", "README.md", "LICENSE")
+PARTS = ("ane_book", "mlprogram", "research", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 LEFT = shutil.ignore_patterns("__pycache__", "*.egg-info")
 EXECUTE = """
 import sys

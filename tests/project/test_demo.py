@@ -44,12 +44,3 @@ def test_every_address_of_mail_and_bank_is_found(found):
 def test_leaves_what_is_not_private(found):
     for text in (*re.findall("== .* ==", PAGE), "build 3.12.4-rc1", "512 MB", "RETRIES=3", "1984"):
         assert text in found.text
-
-
-def test_readme_shows_what_it_prints(found):
-    """README has the letter of the page, redacted."""
-    readme = (ROOT / "README.md").read_text()
-    (shown,) = re.findall(
-        r"```console\n\$ ane-book redact demo/page.txt\n(.*?)\.\.\.\n```", readme, re.S
-    )
-    assert len(shown) > 500 and found.text.startswith(shown), "paste what it prints now"

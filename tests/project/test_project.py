@@ -18,12 +18,12 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 import pytest
-from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXECUTOR = tomllib.loads((ROOT / "mlprogram" / "pyproject.toml").read_text())["project"]
-README = ROOT / "README.md"
+README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
+SERVER = ROOT / "ane_serve" / "README.md"
 FOLDERS = ("ane_book", "mlprogram", "benchmarks", "book/_ext", "research/measurements")
 SOURCES = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))
 MAX_FILE, MAX_FUNCTION = 400, 60  # lines; most are far shorter, and what nears them is looked at
@@ -77,14 +77,15 @@ FLOORS = {
 # --- README
 
 
-def fenced_blocks(languages: set[str]) -> list[str]:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(), re.M | re.S)
+def fenced_blocks(languages: set[str], file: Path = README) -> list[str]:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", file.read_text(), re.M | re.S)
     return [body for language, body in blocks if language in languages]
 
 
-def shell_commands(program: str) -> list[list[str]]:
-    """Every call of a program in the README's shell blocks, as words."""
-    lines = "\n".join(fenced_blocks({"bash", "sh", "console"})).splitlines()
+def shell_commands(program: str, file: Path = README) -> list[list[str]]:
+    """Every call of a program in a README's shell blocks and tables, as words."""
+    lines = "\n".join(fenced_blocks({"bash", "sh", "console"}, file)).splitlines()
+    lines += re.findall(rf"\| `({program} [^`]+)` \|$", file.read_text(), re.M)
     calls = (re.split(r"\s#|[|;&]", line)[0].removeprefix("$ ").split() for line in lines)
     return [words for words in calls if words[:1] == [program]]
 
@@ -96,22 +97,30 @@ def test_readme_names_make_targets_that_exist():
     assert named <= targets
 
 
-def test_readme_shows_commands_that_exist():
-    from ane_book.cli import app
+def test_readme_is_one_page():
+    assert len(README.read_text().splitlines()) <= 150
 
-    calls = shell_commands("ane-book")
+
+@pytest.mark.parametrize("program", ["ane-book", "mlprogram"])
+def test_readmes_show_commands_that_exist(program):
+    calls = [call for file in (README, SERVER) for call in shell_commands(program, file)]
     assert calls, "README has to show the command line"
+    said = {}
     for words in calls:
-        result = CliRunner().invoke(app, [words[1], "--help"], env={"COLUMNS": "200"})
-        assert result.exit_code == 0, f"README calls `{' '.join(words)}`: {result.output}"
+        if (name := words[1]) not in said:
+            command = [sys.executable, "-m", program.replace("-", "_"), name, "--help"]
+            wide = os.environ | {"COLUMNS": "200"}
+            result = subprocess.run(command, capture_output=True, text=True, env=wide)
+            assert result.returncode == 0, f"README calls `{' '.join(words)}`: {result.stderr}"
+            said[name] = result.stdout
         flags = [word.split("=")[0] for word in words if word.startswith("--")]
-        assert [flag for flag in flags if flag not in result.output] == [], words
+        assert [flag for flag in flags if flag not in said[name]] == [], words
 
 
 def tree_paths() -> Iterator[str]:
-    """The paths in README's tree: one a line, its role after it, two spaces deeper in a folder."""
-    trees = [body for body in fenced_blocks({"", "text"}) if re.search(r"^ane_book/ ", body, re.M)]
-    assert len(trees) == 1, "README has to show the tree once, in a ```text block with `ane_book/ `"
+    """The paths in CONTRIBUTING's tree: one a line, its role after it, deeper in its folder."""
+    trees = fenced_blocks({"", "text"}, CONTRIBUTING)
+    assert len(trees) == 1, "CONTRIBUTING has to show the tree once, in a ```text block"
     parents: list[str] = []
     for line in filter(str.strip, trees[0].splitlines()):
         depth, name = (len(line) - len(line.lstrip())) // 2, line.split()[0]
@@ -119,15 +128,24 @@ def tree_paths() -> Iterator[str]:
         yield "".join(parents)
 
 
-def test_readmes_tree_is_the_repositorys():
+def test_contributings_tree_is_the_repositorys():
+    """It names folders: all of the repository's own, and all rooms of the libraries."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
     paths = list(tree_paths())
-    assert [path for path in paths if not (ROOT / path).exists()] == []
-    for folder in LIBRARIES.values():
-        files = {path for path in folder.rglob("*") if path.suffix != ".pyc" and path.is_file()}
-        rooms = {folder / path.relative_to(folder).parts[0] for path in files}
-        rooms = {room for room in rooms if room.name[0] != "_" and room.name != "py.typed"}
+    assert len(paths) <= 60
+    assert [path for path in paths if not (ROOT / path).is_dir()] == []
+    for folder in (ROOT, *LIBRARIES.values()):
+        files = [path.relative_to(folder).parts for path in tracked(folder)]
+        rooms = {folder / parts[0] for parts in files if len(parts) > 1 and parts[0][0] != "."}
         left_out = rooms - {ROOT / path for path in paths}
-        assert not left_out, f"README's tree leaves out {sorted(left_out)}"
+        assert not left_out, f"CONTRIBUTING's tree leaves out {sorted(left_out)}"
+
+
+def test_notice_names_what_there_is():
+    paths = re.findall(r"[a-z_]+/[\w./-]+\w", (ROOT / "NOTICE").read_text())
+    ours = [path for path in paths if (ROOT / path.split("/")[0]).exists()]
+    assert len(ours) > 15 and [path for path in ours if not (ROOT / path).exists()] == []
 
 
 # --- pins

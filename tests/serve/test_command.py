@@ -1,4 +1,4 @@
-"""`ane-book serve` in a process of its own: README's lines, its socket, its ways to end."""
+"""`ane-book serve` in a process of its own: its README's lines, its socket, its ways to end."""
 
 import contextlib
 import io
@@ -19,8 +19,7 @@ from ane_book.runtime import Session
 import httpx
 import pytest
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-SERVE = README[README.index("## Serve") :].split("\n## ")[0]
+README = (Path(__file__).parents[2] / "ane_serve" / "README.md").read_text(encoding="utf-8")
 NAME = "smollm2-135m-instruct"  # what README asks; here a tiny model has it
 LONG = chat(stream=True, n=16, max_tokens=100)
 
@@ -48,7 +47,7 @@ def begin(talker, tmp_path):
 
 
 def code(language: str) -> str:
-    return re.search(rf"^```{language}\n((?:curl|from openai).*?)^```$", SERVE, re.M | re.S)[1]
+    return re.search(rf"^```{language}\n((?:curl|from openai).*?)^```$", README, re.M | re.S)[1]
 
 
 def ask_socket(path: Path, *lines: str, close: bool = True) -> list[dict]:
