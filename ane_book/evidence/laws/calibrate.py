@@ -16,13 +16,13 @@ from ane_book.evidence.parity.locate import golden_inputs
 from mlprogram import MLProgram
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package
-from mlprogram.run.products_summed import SUMS
 import numpy as np
 
 __all__ = ["given_sums", "golden_sums", "sums"]
 
 #: Ops that sum: products, or their own input.
-SUMMING = SUMS | {"reduce_mean", "reduce_sum", "reduce_sum_square"}
+SUMMING = {"conv", "conv_transpose", "linear", "matmul", "einsum"}
+SUMMING |= {"reduce_mean", "reduce_sum", "reduce_sum_square"}
 HALF = float(np.finfo(np.float16).max)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mlprogram import terminal
-from mlprogram.run.precision import FAULTS
 
 __all__ = ["main"]
 
@@ -64,8 +63,7 @@ def _parser() -> argparse.ArgumentParser:
             "--precision",
             default="fp16",
             metavar="P",
-            help="fp16, fp32, or ane: what is published of the engine's arithmetic, or some of "
-            f"it, as ane:silu,products; of {', '.join(FAULTS)}",
+            help="fp16, fp32, or ane: with activations as the engine is published to compute them",
         )
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
