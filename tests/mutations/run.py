@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FAULTS = tomllib.loads(Path(__file__).with_name("faults.toml").read_text("utf-8"))
 RECORD = ROOT / "research" / "measurements" / "mutations.json"
 SUITES = {"quick": [], "long": ["-m", "long", "--long", "all"]}
-LEFT_OUT = {"test_mutations.py", "test_project.py", "test_clock.py"}
+LEFT_OUT = {"test_mutations.py", "test_project.py"}
 LIMIT = 2 * 3600  # seconds of one run, against hanging
 
 
