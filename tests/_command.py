@@ -1,5 +1,7 @@
-"""`ane-book` in a process of its own, as a reader types it."""
+"""`ane-book` and `mlprogram` in a process of their own, as a reader types them."""
 
+from collections.abc import Callable
+from importlib import import_module
 import json
 import multiprocessing
 import os
@@ -13,7 +15,7 @@ from unittest.mock import patch
 
 from _patience import HANGING
 
-#: What runs the command without needing it on PATH.
+#: What runs `ane-book` without needing it on PATH.
 COMMAND = [sys.executable, "-m", "ane_book"]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
@@ -21,23 +23,38 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 processes = multiprocessing.get_context("forkserver" if FORKS else "spawn")
 processes.set_forkserver_preload(
-    ["ane_book.cli", "ane_book.conversion", "mlprogram", "ane_book.runtime", "coremltools"]
+    [
+        "mlprogram",
+        "mlprogram.cli",
+        "coremltools",
+        "ane_book.cli",
+        "ane_book.conversion",
+        "ane_book.runtime",  # where they are installed
+    ]
 )
 
 
-def start(*arguments: str, **options) -> subprocess.Popen:
-    """The command from nothing, its streams where the options say."""
+def start(*arguments: str, module: str = "ane_book", **options) -> subprocess.Popen:
+    """A command from nothing, its streams where the options say."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
-    command = [*COMMAND, *map(str, arguments)]
+    command = [sys.executable, "-m", module, *map(str, arguments)]
     environment = os.environ | ENVIRONMENT
     return subprocess.Popen(command, text=True, encoding="utf-8", env=environment, **pipes)
 
 
 def ane_book(*arguments: str, input: str = "") -> subprocess.CompletedProcess:
+    return _ran("ane_book", arguments, input)
+
+
+def mlprogram(*arguments: str, input: str = "") -> subprocess.CompletedProcess:
+    return _ran("mlprogram", arguments, input)
+
+
+def _ran(module: str, arguments: tuple, input: str) -> subprocess.CompletedProcess:
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, ENVIRONMENT):
         files = [Path(folder) / name for name in ("in", "out", "err")]
         files[0].write_text(input, "utf-8")
-        given = [*map(str, arguments)], files, dict(os.environ), os.getcwd()
+        given = module, [*map(str, arguments)], files, dict(os.environ), os.getcwd()
         process = processes.Process(target=_run, args=given)
         process.start()
         process.join(HANGING)
@@ -51,7 +68,9 @@ def ane_book(*arguments: str, input: str = "") -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(arguments, code, out, err)
 
 
-def _run(arguments: list[str], files: list[Path], environment: dict, folder: str) -> None:
+def _run(
+    module: str, arguments: list[str], files: list[Path], environment: dict, folder: str
+) -> None:
     """The entry point, with the streams and settings of a new process."""
     for number, (file, mode) in enumerate(zip(files, "rww", strict=True)):
         with file.open(mode) as opened:
@@ -63,15 +82,13 @@ def _run(arguments: list[str], files: list[Path], environment: dict, folder: str
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    sys.argv = ["ane-book", *arguments]
-    from ane_book.__main__ import main
-
-    main()
+    sys.argv = [module.replace("_", "-"), *arguments]
+    import_module(f"{module}.__main__").main()
 
 
-def refused(*arguments: str) -> str:
+def refused(*arguments: str, by: Callable = ane_book) -> str:
     """The one line of an error, of a command that must fail and print nothing else."""
-    done = ane_book(*arguments)
+    done = by(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     lines = errors(done.stderr).splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
