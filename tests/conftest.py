@@ -1,16 +1,22 @@
-"""What tests share: tiny checkpoints of every family and their bundles, made once a session."""
+"""What tests share: tiny checkpoints of every family and their bundles, made once a session.
+
+What a fixture needs is imported in it, since a suite has no more than its own distribution.
+"""
 
 import gc
+from importlib.util import find_spec
 
-from _chromium import chromium
-from _site import served_site
-from _taggers import tiny_tagger, write_tagger
-from _tiny import tiny_model, write_checkpoint
-import ane_book
+import mlprogram  # noqa: F401  first: it says how OpenMP's threads wait
 import pytest
 
 pytest_plugins = ["_long"]
 pytest.register_assert_rewrite("_oracle")  # its `close` says what differs, as a test would
+
+
+def pytest_configure(config):
+    """Tests of the arithmetic use every form of weights; that some warn is tested where they do."""
+    if find_spec("ane_book"):
+        config.addinivalue_line("filterwarnings", "ignore::ane_book.errors.SchemeWarning")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,12 +33,16 @@ def pytest_sessionfinish():
 @pytest.fixture(scope="module")
 def site_url():
     """The address of the book's site, while it is served."""
+    from _site import served_site
+
     with served_site() as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def browser():
+    from _chromium import chromium
+
     with chromium() as driver:
         yield driver
 
@@ -40,6 +50,8 @@ def browser():
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """`tiny(family)` -> (transformers model, folder of its checkpoint), made once."""
+    from _tiny import tiny_model, write_checkpoint
+
     made = {}
 
     def make(family: str, **changes):
@@ -55,6 +67,8 @@ def tiny(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny, tmp_path_factory):
     """`tiny_bundle(family, **recipe)` -> (transformers model, bundle), converted once."""
+    import ane_book
+
     made = {}
 
     def make(family: str, changes: tuple = (), **recipe):
@@ -72,6 +86,9 @@ def tiny_bundle(tiny, tmp_path_factory):
 @pytest.fixture(scope="session")
 def tagger(tmp_path_factory):
     """`tagger(size, **recipe)` -> (transformers model, bundle), converted once."""
+    from _taggers import tiny_tagger, write_tagger
+    import ane_book
+
     made = {}
 
     def make(size: str = "usual", **recipe):
