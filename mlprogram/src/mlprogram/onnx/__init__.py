@@ -3,7 +3,7 @@
 decoder/       recognises a graph as one of our architectures and reads its tensors as a
                `WeightSource`: `ane_book.weights.open_source`, `ane-book convert FOLDER`
 graph/         converts any graph, operator by operator: `convert_graph`,
-               `ane-book convert model.onnx`
+               `mlprogram convert model.onnx`
 check/         compares such a package with ONNX Runtime: `check_graph`
 
 runtime.py     opens ONNX Runtime's session

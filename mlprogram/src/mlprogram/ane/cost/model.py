@@ -245,7 +245,7 @@ def segments_of(placements: "Iterable[Placement]") -> int:
         if not placement.best.partitions:
             raise InvalidInput(
                 f"{placement.package}, {placement.function}: placement leaves it on the CPU; "
-                "`ane-book place` says why"
+                "`mlprogram place` says why"
             )
         further += placement.best.partitions - 1
     return further
