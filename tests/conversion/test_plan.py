@@ -58,7 +58,7 @@ class TestBytes:
         self.check(tiny_bundle(family, kv="state")[1])
         self.check(tiny_bundle(family, **CUT)[1])
 
-    @pytest.mark.parametrize("quant", ["int4", "lut6-tensor"])
+    @pytest.mark.parametrize("quant", ["int4", "lut6"])
     def test_of_shards(self, tiny_bundle, quant):
         self.check(tiny_bundle("qwen2", quant=quant, quant_head="none", shard_limit=200_000)[1])
 
@@ -173,7 +173,7 @@ class TestNotes:
 
     def test_the_quality_that_was_measured(self):
         for quant, said in (("int8", "+0.7 % perplexity"), ("lut4", "+925 % perplexity"),
-                            ("lut6-g8", "not measured")):  # fmt: skip
+                            ("auto:6", "not measured")):  # fmt: skip
             facts = dict(plan(find_config(QWEN), make_recipe(quant=quant)).facts())
             assert facts["quality"].startswith(f"{said} on SmolLM2-135M; ")
         assert dict(plan(find_config(QWEN), make_recipe()).facts())["quality"].startswith(
