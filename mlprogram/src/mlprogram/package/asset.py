@@ -161,5 +161,5 @@ def read_program(asset: Path) -> list[AssetOp]:
 def check_installed() -> None:
     """Raise InvalidInput where coreai-core is missing, with what to do."""
     if find_spec("coreai") is None:
-        needed = "mlprogram[coreai]", "coreai-core"
-        raise InvalidInput(missing("to make or run assets of Core AI", *needed))
+        purpose = "to make or run assets of Core AI"
+        raise InvalidInput(missing(purpose, "mlprogram[coreai]", "coreai-core"))
