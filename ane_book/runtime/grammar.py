@@ -29,7 +29,7 @@ import numpy as np
 
 try:
     import llguidance
-except ImportError:  # of the extra [serve]
+except ImportError:  # of the extra [grammar]
     llguidance = None  # type: ignore[assignment]
 
 __all__ = ["GrammarTokens", "Mask"]
