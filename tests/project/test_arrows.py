@@ -5,15 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from suites import SUITES
 
 ROOT = Path(__file__).resolve().parents[2]
 MLPROGRAM = "mlprogram/src/mlprogram"
 ABOVE = ("ane_book", "ane_serve", "ane_book_pages")  # in their order; each knows those before it
 PARTS = ("ane", "onnx", "coreai")  # of mlprogram, which know nothing of each other
-
-#: Folders of tests, by what their suite installs besides mlprogram.
-OF_PARTS = {f"tests/{part}": part for part in PARTS}
-OF_PAGES = ("tests/book", "tests/project", "tests/research", "tests/elsewhere")
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -36,8 +33,15 @@ def against(files: list[Path], *others: str) -> list[str]:
     ]
 
 
-def sources(*folders: str) -> list[Path]:
-    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+def sources(place: str, names: str = "*.py") -> list[Path]:
+    path = ROOT / place
+    return [path] if path.is_file() else sorted(path.rglob(names))
+
+
+TESTED = {
+    suite: [path for place in places.split() for path in sources(f"tests/{place}")]
+    for suite, (_, _, places) in SUITES.items()
+}
 
 
 @pytest.mark.parametrize(
@@ -56,19 +60,15 @@ def test_a_package_knows_none_that_is_built_on_it(folder, others):
     assert against(sources(folder), *others) == []
 
 
-@pytest.mark.parametrize(
-    "folder, others",
-    [
-        ("tests/mlprogram", ABOVE),
-        ("tests/serve", ABOVE[2:]),
-        *((folder, ABOVE) for folder in OF_PARTS),
-    ],
-)
-def test_a_suite_knows_its_own_distribution(folder, others):
-    assert against(sources(folder), *others) == []
+#: The suites, from whose environment the packages that are named are absent.
+ABSENT = dict.fromkeys(("executor", *PARTS), ABOVE) | {"ane_book": ABOVE[1:], "serve": ABOVE[2:]}
 
 
-def test_of_the_tests_those_of_pages_know_the_pages():
-    rest = [path for path in sources("tests") if not path.is_relative_to(ROOT / "tests/serve")]
-    own = [path for path in rest if not any(path.is_relative_to(ROOT / f) for f in OF_PAGES)]
-    assert against([path for path in own if path.parent != ROOT / "tests"], *ABOVE[1:]) == []
+@pytest.mark.parametrize("suite", ABSENT)
+def test_a_suite_knows_its_own_distribution(suite):
+    assert against(TESTED[suite], *ABSENT[suite]) == []
+
+
+def test_a_file_of_tests_is_in_one_suite():
+    found = [path for paths in TESTED.values() for path in paths if path.name.startswith("test_")]
+    assert sorted(found) == sources("tests", "test_*.py")

@@ -10,7 +10,7 @@ from mlprogram import extras
 from packaging.requirements import Requirement
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDERS = {"mlprogram": ROOT / "mlprogram", "ane-book": ROOT, "ane-serve": ROOT / "ane_serve"}
 
 
@@ -55,7 +55,8 @@ def test_a_package_that_is_missing(package, needed, install, code):
 def test_no_line_names_a_package_that_no_index_has():
     """But an argument of `missing`, which makes a line of it."""
     libraries = (ROOT / name for name in ("ane_book", "ane_serve", "mlprogram"))
-    sources = [*(ROOT / "book").glob("*.md"), *(f for each in libraries for f in each.rglob("*.py"))]
+    sources = [*(ROOT / "book").glob("*.md")]
+    sources += [file for library in libraries for file in library.rglob("*.py")]
     wrong = re.compile(r"install[^\n`]*ane-(?:book|serve)\[(?!book\] @)")
     assert not [path for path in sources if wrong.search(path.read_text())]
 
