@@ -1,9 +1,11 @@
-"""`ane-book` and `mlprogram` in a process of their own, as a reader types them."""
+"""`ane-book` and `mlprogram` as a reader types them: in this process, or in one of their own."""
 
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+import io
 import json
+import logging
 import multiprocessing
 import os
 from pathlib import Path
@@ -13,8 +15,10 @@ import subprocess
 import sys
 import tempfile
 from unittest.mock import patch
+import warnings
 
-from _patience import HANGING
+from _patience import guarded
+from mlprogram import terminal
 
 #: What runs `ane-book` without needing it on PATH.
 COMMAND = [sys.executable, "-m", "ane_book"]
@@ -23,10 +27,8 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 #: Processes are forks of one that has imported what takes seconds, where a system can fork.
 FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 processes = multiprocessing.get_context("forkserver" if FORKS else "spawn")
-PRELOADED = ["mlprogram", "mlprogram.cli", "coremltools"]
 if find_spec("ane_book"):
-    PRELOADED += ["ane_book.cli", "ane_book.conversion", "ane_book.runtime"]
-processes.set_forkserver_preload(PRELOADED)
+    processes.set_forkserver_preload(["ane_book.conversion", "ane_book.runtime", "coremltools"])
 
 
 def start(*arguments: str, module: str = "ane_book", **options) -> subprocess.Popen:
@@ -38,47 +40,53 @@ def start(*arguments: str, module: str = "ane_book", **options) -> subprocess.Po
 
 
 def ane_book(*arguments: str, input: str = "") -> subprocess.CompletedProcess:
-    return _ran("ane_book", arguments, input)
+    """`ane-book` in this process, where all that it imports is there already."""
+    from huggingface_hub import constants
+
+    with patch.object(constants, "HF_HUB_OFFLINE", True):
+        return _ran("ane_book", arguments, input)
 
 
 def mlprogram(*arguments: str, input: str = "") -> subprocess.CompletedProcess:
+    """`mlprogram` in this process."""
     return _ran("mlprogram", arguments, input)
 
 
 def _ran(module: str, arguments: tuple, input: str) -> subprocess.CompletedProcess:
-    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, ENVIRONMENT):
-        files = [Path(folder) / name for name in ("in", "out", "err")]
-        files[0].write_text(input, "utf-8")
-        given = module, [*map(str, arguments)], files, dict(os.environ), os.getcwd()
-        process = processes.Process(target=_run, args=given)
-        process.start()
-        process.join(HANGING)
-        code = process.exitcode
-        process.kill()
-        process.join()
-        out, err = (file.read_text("utf-8") for file in files[1:])
-    assert code is not None, f"it did not end; so far: {out}{err}"
+    app, name = import_module(f"{module}.cli").app, module.replace("_", "-")
+    files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
+    files[0].write(input.encode())
+    files[0].seek(0)
+    streams = [io.TextIOWrapper(file, "utf-8", "replace") for file in files]
+    handler = logging.StreamHandler(streams[2])  # as Python's own, where there is no other
+    handler.setLevel(logging.WARNING)
+    with (
+        patch.dict(os.environ, ENVIRONMENT),
+        patch.object(logging.getLogger(module), "handlers", [handler]),
+        patch.multiple(sys, stdin=streams[0], stdout=streams[1], stderr=streams[2]),
+        warnings.catch_warnings(),
+        guarded(),
+    ):
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", ResourceWarning)
+        warnings.showwarning = lambda message, *_, **__: print("warning:", message, file=sys.stderr)
+        code = _code(lambda: app([*map(str, arguments)], prog_name=name))
+    for stream in streams[1:]:
+        stream.seek(0)
+    out, err = (stream.read() for stream in streams[1:])
+    for stream in streams:
+        stream.close()
     assert "\x1b" not in out + err, "colour codes without a terminal"
-    assert "Traceback" not in err, err
     return subprocess.CompletedProcess(arguments, code, out, err)
 
 
-def _run(
-    module: str, arguments: list[str], files: list[Path], environment: dict, folder: str
-) -> None:
-    """The entry point, with the streams and settings of a new process."""
-    for number, (file, mode) in enumerate(zip(files, "rww", strict=True)):
-        with file.open(mode) as opened:
-            os.dup2(opened.fileno(), number)
-    sys.stdin, sys.stdout, sys.stderr = (
-        open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
-        for number, mode in enumerate("rww")
-    )
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
-    sys.argv = [module.replace("_", "-"), *arguments]
-    import_module(f"{module}.__main__").main()
+def _code(command) -> int:
+    """The exit code, as `terminal.run` has it."""
+    try:
+        return terminal._coded(command) or 0
+    except OSError as error:
+        return terminal._failed(error)
 
 
 def refused(*arguments: str, by: Callable = ane_book) -> str:
