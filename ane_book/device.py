@@ -4,7 +4,6 @@ Core ML's predictions need a Mac; everything else in this library runs anywhere.
 has to know of a machine, it says itself (`mlprogram.machine`); here that can be had as well.
 """
 
-import importlib.metadata
 import os
 from pathlib import Path
 
@@ -65,9 +64,11 @@ def state_folder() -> Path | None:
 
 
 def _version(package: str) -> str | None:
+    from importlib import metadata
+
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None
 
 

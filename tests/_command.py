@@ -1,6 +1,7 @@
-"""`ane-book` and `mlprogram` as a reader types them: in this process, or in one of their own."""
+"""`ane-book` and `mlprogram` as a reader types them: in this process, or in one of its own."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
 import io
@@ -40,38 +41,23 @@ def start(*arguments: str, module: str = "ane_book", **options) -> subprocess.Po
 
 
 def ane_book(*arguments: str, input: str = "") -> subprocess.CompletedProcess:
-    """`ane-book` in this process, where all that it imports is there already."""
-    from huggingface_hub import constants
-
-    with patch.object(constants, "HF_HUB_OFFLINE", True):
-        return _ran("ane_book", arguments, input)
+    """The command in this process, where all that it imports is there already."""
+    return _ran("ane_book", arguments, input)
 
 
 def mlprogram(*arguments: str, input: str = "") -> subprocess.CompletedProcess:
-    """`mlprogram` in this process."""
     return _ran("mlprogram", arguments, input)
 
 
 def _ran(module: str, arguments: tuple, input: str) -> subprocess.CompletedProcess:
-    app, name = import_module(f"{module}.cli").app, module.replace("_", "-")
+    app = import_module(f"{module}.cli").app
     files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
     files[0].write(input.encode())
     files[0].seek(0)
     streams = [io.TextIOWrapper(file, "utf-8", "replace") for file in files]
-    handler = logging.StreamHandler(streams[2])  # as Python's own, where there is no other
-    handler.setLevel(logging.WARNING)
-    with (
-        patch.dict(os.environ, ENVIRONMENT),
-        patch.object(logging.getLogger(module), "handlers", [handler]),
-        patch.multiple(sys, stdin=streams[0], stdout=streams[1], stderr=streams[2]),
-        warnings.catch_warnings(),
-        guarded(),
-    ):
-        warnings.resetwarnings()
-        warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.simplefilter("ignore", ResourceWarning)
-        warnings.showwarning = lambda message, *_, **__: print("warning:", message, file=sys.stderr)
-        code = _code(lambda: app([*map(str, arguments)], prog_name=name))
+    with _as_a_process(streams), guarded():
+        program = module.replace("_", "-")
+        code = _code(lambda: app([*map(str, arguments)], prog_name=program))
     for stream in streams[1:]:
         stream.seek(0)
     out, err = (stream.read() for stream in streams[1:])
@@ -81,7 +67,28 @@ def _ran(module: str, arguments: tuple, input: str) -> subprocess.CompletedProce
     return subprocess.CompletedProcess(arguments, code, out, err)
 
 
-def _code(command) -> int:
+def _as_a_process(streams: list[io.TextIOWrapper]) -> ExitStack:
+    """The streams, settings, warnings and loggers that a process of its own would have."""
+    stack = ExitStack()
+    stack.enter_context(patch.dict(os.environ, ENVIRONMENT))
+    stack.enter_context(
+        patch.multiple(sys, stdin=streams[0], stdout=streams[1], stderr=streams[2])
+    )
+    handler = logging.StreamHandler(streams[2])  # as Python's own, where there is no other
+    handler.setLevel(logging.WARNING)
+    for name in ("ane_book", "mlprogram"):
+        stack.enter_context(patch.object(logging.getLogger(name), "handlers", [handler]))
+    if hub := sys.modules.get("huggingface_hub.constants"):
+        stack.enter_context(patch.object(hub, "HF_HUB_OFFLINE", True))
+    stack.enter_context(warnings.catch_warnings())
+    warnings.resetwarnings()
+    warnings.simplefilter("ignore", DeprecationWarning)
+    warnings.simplefilter("ignore", ResourceWarning)
+    warnings.showwarning = lambda message, *_, **__: print("warning:", message, file=sys.stderr)
+    return stack
+
+
+def _code(command: Callable) -> int:
     """The exit code, as `terminal.run` has it."""
     try:
         return terminal._coded(command) or 0

@@ -15,34 +15,38 @@ COMMANDS = {"serve": "serve", "bench": "bench_command"}  # functions of modules 
 
 
 @cache
-def _fault() -> str:
-    """Why ane-serve cannot be used, in one line; "" if it can."""
+def _found() -> tuple[dict[str, Callable], str]:
+    """The commands of ane-serve by name; or none, and why it cannot be used, in one line."""
+    why = ""
     try:
-        found = import_module("ane_serve").__version__
-    except ModuleNotFoundError:
-        return missing("to use it", "ane-serve", "ane-serve")
-    if found == __version__:
-        return ""
-    return f"ane-serve {found} goes with ane-book {found}, and this is {__version__}: install its"
+        version = getattr(import_module("ane_serve"), "__version__", None)  # a bare folder has none
+        if version == __version__:
+            return {
+                name: getattr(import_module(f"ane_serve.cli.{name}"), function)
+                for name, function in COMMANDS.items()
+            }, ""
+        if version is not None:
+            why = f"ane-serve {version} does not go with ane-book {__version__}; "
+    except ImportError as error:
+        if error.name != "ane_serve" or not isinstance(error, ModuleNotFoundError):
+            why = f"ane-serve cannot be imported ({error}); "
+    return {}, missing(f"{why}to use it", "ane-serve", f"ane-serve=={__version__}")
 
 
 def served() -> dict[str, Callable]:
     """The commands of ane-serve by name; none where it cannot be used."""
-    if _fault():
-        return {}
-    return {
-        name: getattr(import_module(f"ane_serve.cli.{name}"), function)
-        for name, function in COMMANDS.items()
-    }
+    return _found()[0]
 
 
 def absent() -> dict[str, str]:
     """The names of ane-serve's commands, where it cannot be used, and why not."""
-    return {name: f"{name}: {_fault()}" for name in COMMANDS} if _fault() else {}
+    commands, why = _found()
+    return {} if commands else {name: f"{name}: {why}" for name in COMMANDS}
 
 
 def serving(module: str) -> Any:
     """A module of ane-serve; raises InvalidInput where it cannot be used."""
-    if _fault():
-        raise InvalidInput(_fault())
+    commands, why = _found()
+    if not commands:
+        raise InvalidInput(why)
     return import_module(f"ane_serve.{module}")

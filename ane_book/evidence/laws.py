@@ -3,18 +3,18 @@
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from ane_book.bundle import Bundle
-from ane_book.bundle.evidence import Level
 from ane_book.errors import InvalidPackage
 from ane_book.evidence.inspect import is_bundle, refuse_weights
-from ane_book.evidence.levels import level
 from mlprogram.ane import laws
 from mlprogram.ane.laws import LawReport, Rule
 from mlprogram.ane.laws.rule import SEVERITIES
-from mlprogram.run.program import MLProgram
 import numpy as np
+
+if TYPE_CHECKING:  # a package is checked without torch and pydantic
+    from ane_book.bundle.evidence import Level
+    from mlprogram.run.program import MLProgram
 
 __all__ = ["check", "laws_level"]
 
@@ -36,7 +36,7 @@ def check(
     if not isinstance(model, str | Path):
         return laws.check(model, rules, progress)
     path = Path(model)
-    own = _golden(Bundle.open(path)) if isinstance(calibrate, str) else calibrate
+    own = _golden(path) if isinstance(calibrate, str) else calibrate
     try:
         return laws.check(path, rules, progress, own, together=is_bundle(path))
     except InvalidPackage:
@@ -44,10 +44,12 @@ def check(
         raise
 
 
-def _golden(bundle: Bundle) -> Callable[[MLProgram], Inputs | None]:
+def _golden(path: Path) -> "Callable[[MLProgram], Inputs | None]":
     """What gives a program of a bundle the inputs of its golden tokens, with empty caches."""
+    from ane_book.bundle import Bundle
     from ane_book.evidence.parity.locate import golden_inputs
 
+    bundle = Bundle.open(path)
     golden = cache(bundle.golden)
     programs = {
         (part.package, part.called(function)): (part, function)
@@ -55,15 +57,17 @@ def _golden(bundle: Bundle) -> Callable[[MLProgram], Inputs | None]:
         for function in part.functions
     }
 
-    def inputs(program: MLProgram) -> Inputs | None:
+    def inputs(program: "MLProgram") -> Inputs | None:
         found = programs.get((Path(program.package.path).name, program.name))
         return None if found is None else golden_inputs(bundle, golden(), program, *found)
 
     return inputs
 
 
-def laws_level(report: LawReport) -> Level:
+def laws_level(report: LawReport) -> "Level":
     """The evidence level L0 of a bundle: passed if there is no error."""
+    from ane_book.evidence.levels import level
+
     counts = {f"{severity}s": report.count(severity) for severity in SEVERITIES}
     broken = [found.rule.id for found in report.findings if found.severity == "error"]
     rules = list(dict.fromkeys(found.rule.id for found in report.findings))

@@ -29,7 +29,7 @@ import numpy as np
 
 try:
     import llguidance
-except ImportError:  # of the extra [serve]
+except ImportError:  # of the extra [grammar]
     llguidance = None  # type: ignore[assignment]
 
 __all__ = ["GrammarTokens", "Mask"]
@@ -46,8 +46,8 @@ class GrammarTokens:
 
     def __init__(self, file: Path, vocabulary: int, ends: Iterable[int]):
         if llguidance is None:
-            needed = "ane-book[grammar]", "llguidance"
-            raise BackendUnavailable(missing("to hold answers to a form", *needed))
+            why = missing("to hold answers to a form", "ane-book[grammar]", "llguidance")
+            raise BackendUnavailable(why)
         if not (ends := sorted(ends)):
             raise InvalidInput("no token of this model ends an answer, so none keeps a form")
         text = file.read_text("utf-8")

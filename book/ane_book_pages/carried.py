@@ -14,6 +14,7 @@ KINDS = {
     "test_foreign_recipe": "language models",
     "test_networks": "other networks",
     "test_foreign_networks": "other networks",
+    "test_foreign_encoders": "other networks",
     "test_foreign_compression": "compressed weights",
     "test_foreign_states": "states",
     "test_foreign_edges": "odd programs",

@@ -1,6 +1,6 @@
 """ML Programs through Core AI, beside the executor and PyTorch: numbers and bytes; no Mac.
 
-    pip install -c constraints.txt -e mlprogram -e ".[coreai,test]"
+    pip install -c constraints.txt -e "mlprogram[coreai]" -e ".[test]"
     python research/measurements/core_ai.py                    # all parts
     python research/measurements/core_ai.py tokens_fp16 assets  # these; the others stay
 

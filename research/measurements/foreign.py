@@ -1,9 +1,9 @@
 """Decode speed of programs that other converters make, over ours: ratios of one run.
 
 Six layers of SmolLM2-135M's sizes with random weights, written as each converter writes them
-(`tests/mlprogram/_foreign_decoders.py`), and by this library; one thread, its processor's time,
-steps interleaved, medians. A step takes one token, or a chunk of them, after 100 others, in a cache
-of 512.
+(`tests/conversion/foreign/_foreign_decoders.py`), and by this library; one thread, its processor's
+time, steps interleaved, medians. A step takes one token, or a chunk of them, after 100 others, in a
+cache of 512.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ import time
 
 os.environ["OMP_NUM_THREADS"] = "1"
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "tests", "tests/mlprogram")]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "tests", "tests/conversion/foreign")]
 
 from _common import record
 from _foreign import exported, halved, package

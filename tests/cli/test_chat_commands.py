@@ -10,11 +10,11 @@ import stat
 import subprocess
 import sys
 
-from _command import ane_book, chatty_copy
+from _command import ane_book, chatty_copy, start
 from _patience import HANGING, Guard
 from ane_book.cli.chat import Conversation
 from ane_book.cli.conversation import Saved, SavedMessage, read_conversation, write_conversation
-from ane_book.errors import InvalidInput
+from ane_book.errors import InvalidInput, printable
 from ane_book.runtime import Session
 import pytest
 
@@ -194,3 +194,18 @@ class TestHistory:
         shown = self.typed("one\ntwo\n", settings, 2)
         assert "'one' 'two'" in shown
         assert shown.count("warning: what is typed is not kept") == (place != "relative")
+
+
+def test_an_answer_does_not_steer_the_terminal_that_shows_it(tiny_bundle):
+    """A random model of bytes says a good many control characters."""
+    bundle = tiny_bundle("llama")[1].path
+    command = ["run", bundle, "Hi", "--temperature", "5", "--seed", "0", "--max-tokens", "24"]
+    exact = ane_book(*command).stdout
+    assert len(re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", exact)) > 2
+    ours, theirs = pty.openpty()
+    with start(*command, stdout=theirs) as process:
+        os.close(theirs)
+        assert process.wait(timeout=HANGING) == 0
+    shown = os.read(ours, 1 << 16).decode().replace("\r\n", "\n")  # which a terminal makes of \n
+    os.close(ours)
+    assert shown == printable(exact)

@@ -112,6 +112,9 @@ class TestRun:
         slow |= {"jinja2", "transformers"}
         assert imported(slow | {"torch"}, "run", bundle, "Hi", "--max-tokens", "2") == ["torch"]
 
+    def test_a_package_is_checked_without_what_runs_it(self, bundle):
+        assert imported({"coremltools", "torch"}, "check", bundle / "head.mlpackage") == []
+
     def test_a_name_leads_to_a_kept_bundle_without_what_converts(self):
         convert("smollm2-135m-instruct")
         slow = {"ane_book.conversion.build", "ane_book.conversion.plan", "ane_book.models"}

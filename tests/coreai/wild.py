@@ -11,7 +11,10 @@ __all__ = ["EXACT", "FOREIGN", "run"]
 
 HERE = Path(__file__).parent
 #: Where the packages are: as converters of others write them, and networks of `transformers`.
-FOREIGN = (HERE.parent / "mlprogram" / "foreign", HERE / "test_networks.py")
+FOREIGN = (
+    *(HERE.parent / name / "foreign" for name in ("mlprogram", "conversion")),
+    HERE / "test_networks.py",
+)
 EXACT = 1e-4  # of the largest number, in single precision: what is further off is wrong
 
 

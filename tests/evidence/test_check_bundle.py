@@ -89,4 +89,4 @@ def test_evidence_that_cannot_be_read_is_left_as_it_is(bundle, tmp_path):
 
 
 def test_what_runs_with_the_engines_activations_is_said(bundle):
-    assert "diff BUNDLE --precision ane" in refused("check", bundle.path, "--numerics")
+    assert "diff PACKAGE --precision ane" in refused("check", bundle.path, "--numerics")

@@ -24,10 +24,10 @@ import traceback
 import warnings
 
 from _mutate import damage
-from ane_book.errors import AneBookError
 from mlprogram import MLProgram
 from mlprogram import inspect as inspect_package
 from mlprogram.compare.packages import compare_packages
+from mlprogram.errors import MLProgramError
 from mlprogram.execute import execute, execution_report
 from mlprogram.package.reader import Package
 from mlprogram.run import failures
@@ -123,13 +123,13 @@ def check(program: MLProgram, inputs: dict, found: dict) -> None:
     """
     try:
         plain = predict(program.plain(), inputs)
-    except AneBookError as error:
+    except MLProgramError as error:
         raise AssertionError(f"runs with shortcuts only: {error}") from error
     if kinds(found) == kinds(plain) and equal(found, plain):
         return
     try:
         other = predict(program.plain({"fp16": "fp32", "fp32": "fp16"}[program.precision]), inputs)
-    except AneBookError:
+    except MLProgramError:
         return
     if kinds(found) != kinds(plain) or not equal(found, plain, other):
         raise AssertionError(f"shortcuts give {found}, the plain ops {plain}")
@@ -196,7 +196,7 @@ def attempt(number: int, seed: int, corpus: Corpus, watch: Watch, folder: Path) 
     try:
         with watch.over(package):
             case["outcome"] = run(package, source.name, corpus, rng)
-    except AneBookError as error:
+    except MLProgramError as error:
         case["outcome"], case["message"] = type(error).__name__, str(error)
     except BaseException as error:
         case["outcome"] = "finding"

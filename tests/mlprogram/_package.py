@@ -8,8 +8,8 @@ from pathlib import Path
 import struct
 
 from _patience import guarded
-from ane_book.errors import InvalidPackage
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidPackage
 from mlprogram.package.files import proto
 import numpy as np
 import pytest

@@ -1,7 +1,9 @@
 """What several tests of the executor share."""
 
 from collections.abc import Callable
+from functools import cache
 import itertools
+from pathlib import Path
 import weakref
 
 from _package import ADD, write
@@ -19,6 +21,15 @@ def make(tmp_path) -> Callable:
 def package(make):
     """A sound package of one op: y = x + x."""
     return make([ADD])
+
+
+@pytest.fixture(scope="session")
+def decoder_of(tmp_path_factory) -> Callable[[int], Path]:
+    """`decoder_of(tokens)` -> the package of `_decoder.py`, made once."""
+    from _decoder import decoder  # coremltools and torch, of which some tests need neither
+
+    folder = tmp_path_factory.mktemp("decoders")
+    return cache(lambda tokens: decoder(folder / f"{tokens}.mlpackage", tokens))
 
 
 @pytest.fixture

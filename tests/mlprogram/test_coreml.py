@@ -5,12 +5,12 @@ import subprocess
 import sys
 from time import perf_counter_ns
 
-from ane_book.device import CAN_PREDICT
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram
 import mlprogram.coreml
+from mlprogram.machine import CAN_PREDICT
 import numpy as np
 import pytest
 import torch

@@ -1,10 +1,10 @@
-"""`inspect --run` and `diff` on packages that are odd, but run."""
+"""`run` and `diff` on packages that are odd, but run."""
 
 import os
 
 from _package import ADD, X, block, const, op, run, typed, write
-from ane_book.errors import InvalidInput
 from mlprogram.compare.packages import compare_packages
+from mlprogram.errors import InvalidInput
 from mlprogram.execute import execute, execution_report
 from mlprogram.package.description import load_inputs
 import numpy as np

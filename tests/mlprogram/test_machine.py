@@ -78,10 +78,9 @@ class TestMemory:
         finally:
             resource.setrlimit(resource.RLIMIT_AS, before)
 
-    def test_a_program_beyond_it_is_refused(self, groups, tiny_bundle):
+    def test_a_program_beyond_it_is_refused(self, groups, decoder_of):
         """Once such a process was killed."""
-        bundle = tiny_bundle("llama", kv="state")[1]
-        path = bundle.path / bundle.manifest.shards[0].package
+        path = decoder_of(1)
         groups("0::/a\n", {f"a/{V2}": 64 * MB})
         MLProgram(path)
         groups("0::/a\n", {f"a/{V2}": 64 << 10})

@@ -68,7 +68,7 @@ def test_installed_from_a_wheel(needed, monkeypatch, tmp_path):
     command = re.search("`pip install (.*)`", extras.missing("to try it", needed, "x"))[1]
     found = {str(Requirement(each)) for each in re.findall('"(.*?)"', command)}
     assert found == {str(Requirement(each)) for each in extra(needed)}
-    monkeypatch.setattr(extras, "requires", lambda name: None)
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: None)
     assert (
         extras.missing("to try it", needed, "x") == 'to try it, run `pip install "x"`; x is missing'
     )

@@ -230,5 +230,5 @@ class TestRefusedAtTheStart:
         module = sys.modules["ane_serve.cli.serve"]
         monkeypatch.setattr(module, "find_spec", lambda name: None)
         absent = "fastapi, uvicorn and prometheus-client are missing"
-        with pytest.raises(InvalidInput, match=rf'to serve, run `.*"\.\[serve\]"`; {absent}'):
+        with pytest.raises(InvalidInput, match=rf"to serve, run `.* -e \./ane_serve`; {absent}"):
             serve([str(talker.path)])

@@ -4,7 +4,6 @@ No index has these libraries, so no line names one: it is for the checkout that 
 or names what the extra stands for.
 """
 
-from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 __all__ = ["missing"]
@@ -34,6 +33,8 @@ def _command(needed: str, names: tuple[str, ...]) -> str:
 
 def _requirements(distribution: str, extra: str) -> list[str]:
     """What the extra stands for, by the metadata of the wheel that was installed."""
+    from importlib.metadata import PackageNotFoundError, requires
+
     try:
         lines = [line.replace("'", '"').partition(";") for line in requires(distribution) or ()]
     except PackageNotFoundError:

@@ -3,12 +3,12 @@
 from functools import cache
 from math import inf, log10
 
-from ane_book.errors import InvalidInput
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram
 from mlprogram.compare import diff
+from mlprogram.errors import InvalidInput
 from mlprogram.run import program as executor
 import numpy as np
 import pytest

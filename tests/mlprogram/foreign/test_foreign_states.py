@@ -5,10 +5,10 @@ that was read before must not change with it, and what goes out must not be the 
 """
 
 from _foreign import AS_IT_STANDS, WAYS, agree, build, normal
-from ane_book.errors import InvalidInput
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram, State
+from mlprogram.errors import InvalidInput
 import numpy as np
 import pytest
 

@@ -7,8 +7,8 @@ checked: each program here is refused, or gives what the plain ops give.
 import itertools
 
 from _package import const, op, refused, run, typed, write
-from ane_book.errors import AneBookError, InvalidPackage
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidPackage, MLProgramError
 from mlprogram.kernels import native
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def refused_or_same(path, given):
     """Where the plain ops refuse, so do the shortcuts; where they run, the results are the same."""
     try:
         plain = run(path, given, optimize=False)
-    except AneBookError:
+    except MLProgramError:
         refused(path, "op '|output 'y'", inputs=given)
     else:
         np.testing.assert_allclose(run(path, given)["y"], plain["y"], rtol=1e-4, atol=1e-5)

@@ -187,14 +187,13 @@ def test_softmax_of_nan_is_nan(size, dtype):
 
 
 @needs_compiler
-def test_without_a_compiler_the_reason_is_said_and_results_are_the_same(tiny_bundle, tmp_path):
-    bundle = tiny_bundle("llama", kv="state")[1]
-    path, found = bundle.path / bundle.manifest.shards[0].package, tmp_path / "found.npy"
+def test_without_a_compiler_the_reason_is_said_and_results_are_the_same(decoder_of, tmp_path):
+    path, found = decoder_of(8), tmp_path / "found.npy"
     code = f"""
 import numpy as np
 from mlprogram import MLProgram
 from mlprogram.kernels import native
-program = MLProgram({str(path)!r}, "prefill", "fp32")
+program = MLProgram({str(path)!r}, precision="fp32")
 outputs = program.predict(program.random_inputs(), program.make_state())
 np.save({str(found)!r}, outputs["hidden_out"])
 print(*native.status())
@@ -203,7 +202,7 @@ print(*native.status())
     command = [sys.executable, "-c", code]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert said.stdout.startswith("False") and "false cannot compile them" in said.stdout
-    program = MLProgram(path, "prefill", "fp32")
+    program = MLProgram(path, precision="fp32")
     expected = program.predict(program.random_inputs(), program.make_state())["hidden_out"]
     made = any(isinstance(value, native.Weight) for value in program._shared.values())
     assert made == native.pays(torch.float16, torch.float32)

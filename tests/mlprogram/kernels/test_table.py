@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 from _package import X, const, op, typed, write
-from ane_book.errors import InvalidInput, InvalidPackage
 import mlprogram
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.kernel_report import plan_report, planned
 from mlprogram.kernels import native
 from mlprogram.kernels.table import KERNELS
@@ -173,21 +173,31 @@ def test_to_read_a_package_takes_no_torch():
     package = Path(mlprogram.__file__).parent / "package"
     files = [file.relative_to(package).with_suffix("") for file in package.rglob("*.py")]
     names = [".".join(("mlprogram.package", *file.parts)) for file in files]
+    names += [f"mlprogram.ane.{name}" for name in ("claims", "cost", "laws", "placement")]
     slow = "{'torch', 'coremltools'} & {*sys.modules}"
     code = f"import sys, {', '.join(names)}\nprint(sorted({slow}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert len(names) > 10 and done.stdout == "[]\n", done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("option", [[], ["--json"]])
-def test_what_a_package_holds_takes_no_torch(path, option):
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["inspect"], "softmax"),
+        (["inspect", "--json"], "softmax"),
+        (["check"], "fp32-ops"),
+        (["place"], "holds for"),
+        (["--help"], "inspect"),
+    ],
+)
+def test_what_runs_nothing_takes_no_torch(path, words, said):
     code = (
-        "import sys, ane_book.__main__ as entry\n"
-        f"sys.argv = ['ane-book', 'inspect', {str(path)!r}, *{option}]\n"
-        "slow = {'torch', 'coremltools', 'transformers'}\n"
+        "import sys, mlprogram.__main__ as entry\n"
+        f"sys.argv = ['mlprogram', *{words}, {str(path)!r}]\n"
+        "slow = {'torch', 'coremltools'}\n"
         "try: entry.main()\n"
         "finally: print('slow:', sorted(slow & {*sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.endswith("slow: []\n"), done.stdout + done.stderr
-    assert "softmax" in done.stdout
+    assert said in done.stdout

@@ -120,18 +120,17 @@ def test_callers_at_the_same_time_do_not_disturb_each_other(set_threads):
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_eight_on_one_program_get_the_answers_of_one(set_threads, tiny_bundle, precision):
+def test_eight_on_one_program_get_the_answers_of_one(set_threads, decoder_of, precision):
     """Each with a state of its own; the first to come compile it, at the same time."""
-    bundle = tiny_bundle("llama", kv="state")[1]
-    path = bundle.path / bundle.manifest.shards[0].package
+    path = decoder_of(1)
     set_threads(4)
 
     def answer(program: MLProgram, seed: int) -> list[bytes]:
         inputs, state = program.random_inputs(seed), program.make_state()
         return [program.predict(inputs, state)["hidden_out"].tobytes() for _ in range(20)]
 
-    alone = [answer(MLProgram(path, "decode", precision), seed) for seed in range(8)]
-    program = MLProgram(path, "decode", precision)
+    alone = [answer(MLProgram(path, precision=precision), seed) for seed in range(8)]
+    program = MLProgram(path, precision=precision)
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda seed: answer(program, seed), range(8))) == alone
         counts = set(pool.map(lambda _: torch.get_num_threads(), range(32)))

@@ -3,7 +3,7 @@
 The oracles are as in `test_shapes_slices.py`, whose helpers this file uses.
 """
 
-from ane_book.errors import InvalidInput
+from mlprogram.errors import InvalidInput
 import numpy as np
 import pytest
 from test_shapes_slices import DTYPES, FLOATS, grid, numbers, ours, same

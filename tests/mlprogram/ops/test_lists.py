@@ -1,13 +1,13 @@
 """Lists: written, read and grown, one op after another and through `while_loop`."""
 
 from _oracle import few, normal, run
-from ane_book.errors import InvalidInput
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from hypothesis import given
 from hypothesis import strategies as st
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidInput
 from mlprogram.ops import OPS
 import numpy as np
 import pytest

@@ -4,12 +4,12 @@ from pathlib import Path
 import struct
 
 from _foreign import build, package, quiet
-from ane_book.cli import app
-from ane_book.errors import InvalidInput, InvalidPackage
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram, save
+from mlprogram.cli import app
+from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.package.compiled.reader import read_text
 from mlprogram.package.compiled.writer import write_text
 from mlprogram.package.container import open_container
@@ -321,7 +321,7 @@ def test_the_command_line_takes_them(tmp_path):
     target = tmp_path / "saved.mlpackage"
     run = CliRunner()
     assert run.invoke(app, ["save", str(path), str(target)]).output.strip() == str(target)
-    shown = run.invoke(app, ["inspect", str(path), "--run"]).output
+    shown = run.invoke(app, ["inspect", str(path)]).output
     assert "function main (CoreML6, default)" in shown and "concat" in shown
     same = run.invoke(app, ["diff", str(path), str(target)])
     assert same.exit_code == 0, same.output

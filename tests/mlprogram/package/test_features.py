@@ -3,12 +3,12 @@
 from functools import cache
 import warnings
 
-from ane_book.errors import InvalidInput, InvalidType
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import get_new_symbol, types
 from mlprogram import MLProgram
 from mlprogram.compare import numerics
+from mlprogram.errors import InvalidInput, InvalidType
 from mlprogram.run.program import State
 import numpy as np
 import pytest

@@ -21,8 +21,8 @@ from _package import (
     run,
     typed,
 )
-from ane_book.errors import AneBookError
 from mlprogram import inspect as inspect_package
+from mlprogram.errors import MLProgramError
 from mlprogram.package.files import proto
 import numpy as np
 import pytest
@@ -109,7 +109,7 @@ class TestProtobuf:
         whole = (package / MODEL).read_bytes()
         for length in range(len(whole)):
             (package / MODEL).write_bytes(whole[:length])
-            with pytest.raises(AneBookError):
+            with pytest.raises(MLProgramError):
                 run(package)
 
     def test_every_byte_replaced(self, package):
@@ -119,7 +119,7 @@ class TestProtobuf:
                 (package / MODEL).write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
                 try:
                     run(package)
-                except AneBookError:
+                except MLProgramError:
                     continue
 
     @pytest.mark.parametrize("kind", ["stateType.wrappedType", "listType.type"])
@@ -173,7 +173,7 @@ class TestTypes:
     )
     def test_a_shape_that_no_tensor_has(self, make, shape):
         path = make([ADD], inputs={"x": typed("fp32", *shape)})
-        refused(path, "too large to be real|must be fp32", AneBookError)
+        refused(path, "too large to be real|must be fp32", MLProgramError)
 
     def test_more_memory_than_there_is(self, make):
         path = make([ADD], inputs={"x": typed("fp32", 2**40)})  # 4 TiB

@@ -1,12 +1,10 @@
 """What stands in files that nobody vouches for does not steer the terminal that shows it."""
 
-import os
 import re
 
-from _command import ane_book, refused, start
+from _command import mlprogram, refused
 from _package import WEIGHTS, X, op, write
-from _patience import HANGING
-from ane_book.errors import InvalidInput, printable
+from mlprogram.errors import InvalidInput, printable
 from mlprogram.tables import table
 import pytest
 
@@ -31,34 +29,21 @@ class TestAPackage:
         return write(tmp_path / f"p{BAD}", operations, outputs=[out], inputs={f"x{BAD}": X})
 
     def test_inspect(self, path):
-        done = ane_book("inspect", path, "--run")
+        done = mlprogram("inspect", path)
+        assert done.returncode == 0 and f"x{SPELLED}" in done.stdout
+        assert not CONTROL.search(done.stdout + done.stderr)
+
+    def test_run(self, path):
+        done = mlprogram("run", path)
         assert done.returncode == 0 and f"input   x{SPELLED}" in done.stdout
         assert not CONTROL.search(done.stdout + done.stderr)
 
     def test_diff(self, path):
-        done = ane_book("diff", path)
+        done = mlprogram("diff", path)
         assert done.returncode == 0 and f"y{SPELLED}" in done.stdout
         assert not CONTROL.search(done.stdout + done.stderr)
 
     def test_errors(self, path):
         (path / WEIGHTS.parents[1] / "model.mlmodel").write_bytes(b"damaged")
-        message = refused("inspect", path)
+        message = refused("inspect", path, by=mlprogram)
         assert f"p{SPELLED}: the model file is damaged" in message and not CONTROL.search(message)
-
-
-@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
-def test_an_answer(tiny_bundle):
-    """A random model of bytes says a good many control characters."""
-    import pty
-
-    bundle = tiny_bundle("llama")[1].path
-    command = ["run", bundle, "Hi", "--temperature", "5", "--seed", "0", "--max-tokens", "24"]
-    exact = ane_book(*command).stdout
-    assert len(CONTROL.findall(exact)) > 2
-    ours, theirs = pty.openpty()
-    with start(*command, stdout=theirs) as process:
-        os.close(theirs)
-        assert process.wait(timeout=HANGING) == 0
-    shown = os.read(ours, 1 << 16).decode().replace("\r\n", "\n")  # which a terminal makes of \n
-    os.close(ours)
-    assert shown == printable(exact)

@@ -17,8 +17,8 @@ import time
 
 sys.path += [str(Path(__file__).parents[n]) for n in (1, 2)]  # which pytest has, and `make` has not
 from _random_forms import RandomProgram
-from ane_book.errors import InvalidInput, InvalidPackage
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidInput, InvalidPackage
 import numpy as np
 import torch
 

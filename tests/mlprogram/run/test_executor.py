@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 from _package import X, const, op, typed
-from ane_book.errors import InvalidInput, InvalidPackage, UnsupportedOp
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidInput, InvalidPackage, UnsupportedOp
 from mlprogram.ops import OPS
 from mlprogram.package.reader import Package
 from mlprogram.run import program as executor

@@ -12,8 +12,8 @@ import threading
 from typing import ClassVar
 
 from _package import ADD, X, block, const, edit, op, refused, run, typed
-from ane_book.errors import AneBookError, InvalidInput, InvalidPackage, UnsupportedOp
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidInput, InvalidPackage, MLProgramError, UnsupportedOp
 from mlprogram.package.reader import Package
 from mlprogram.run import failures
 import numpy as np
@@ -282,7 +282,7 @@ class TestOps:
     )  # fmt: skip
     def test_inputs_that_an_op_does_not_take(self, make, operation):
         match = r"op '\w+' \('y'|output 'y' is declared|gather: indices"
-        refused(make([operation]), match, AneBookError)
+        refused(make([operation]), match, MLProgramError)
 
     @pytest.mark.parametrize("key", ["_out", "self", "x y", "x=1, y", "import", "", "é"])
     def test_inputs_that_an_op_does_not_have(self, make, key):

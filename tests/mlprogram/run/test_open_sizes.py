@@ -5,8 +5,8 @@ from random import Random
 
 from _long import long_but
 from _package import const, op, typed, write
-from ane_book.errors import InvalidPackage
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidPackage
 from mlprogram.kernels import native
 from mlprogram.run.lines import Line, Row, is_straight
 import numpy as np

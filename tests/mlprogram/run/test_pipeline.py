@@ -1,12 +1,12 @@
 """Pipelines: parts by coremltools' own hand and a detector field by field, against numpy."""
 
 from _foreign import package, quiet
-from ane_book.cli import app
-from ane_book.errors import InvalidInput, InvalidPackage
 import coremltools as ct
 from mlprogram import MLProgram, Pipeline, save
+from mlprogram.cli import app
 from mlprogram.compare.packages import compare_packages
 import mlprogram.coreml
+from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.package.container import open_container
 from mlprogram.package.files import proto
 from mlprogram.run.pipeline import open_model
@@ -252,9 +252,10 @@ def test_a_single_file_of_another_type_is_refused_by_name(kind, match, tmp_path)
 
 def test_the_command_line_shows_and_runs_a_pipeline(detector, halves, tmp_path):
     path = str(with_suppression(detector, tmp_path / "d.mlpackage", suppression()))
-    done = CliRunner().invoke(app, ["inspect", path, "--run", "--out", str(tmp_path / "out.npz")])
-    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(app, ["inspect", path])
     assert "part 0 (specification version" in done.output and "iouThreshold" in done.output
+    done = CliRunner().invoke(app, ["run", path, "--out", str(tmp_path / "out.npz")])
+    assert done.exit_code == 0, done.output
     assert "run of pipeline, computed as declared, on" in done.output
     assert np.load(tmp_path / "out.npz")["coordinates"].shape[1:] == (4,)
     with pytest.raises(InvalidInput, match="a pipeline is several"):

@@ -55,10 +55,8 @@ def test_minus_zero_is_a_byte_other_than_zero():
 
 
 @pytest.fixture
-def decoder(tiny_bundle):
-    _, bundle = tiny_bundle("llama", kv="state")
-    (path,) = bundle.path.glob("layers*.mlpackage")
-    return MLProgram(path, "decode")
+def decoder(decoder_of):
+    return MLProgram(decoder_of(1))
 
 
 def inputs_at(program: MLProgram, position: int) -> dict:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from _package import const, op, typed, write
-from ane_book.errors import InvalidInput, InvalidPackage
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.kernels import native
 import numpy as np
 import pytest

@@ -6,8 +6,8 @@ from pathlib import Path
 from _inline import make_program
 from _long import long_but
 from _package import const, op, typed, write
-from ane_book.errors import InvalidPackage
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidPackage
 from mlprogram.kernel_report import plan_report, planned
 from mlprogram.kernels import native
 from mlprogram.kernels.table import KERNELS
@@ -79,45 +79,24 @@ def test_random_programs_of_every_op_that_runs_in_c(part, tmp_path):
     assert part or seen >= PLAIN | {kernel.name for kernel in KERNELS if kernel.compiled}
 
 
-# --- real packages --------------------------------------------------------------------------------
-
-RECIPES = [
-    ("llama", {"kv": "state"}),
-    ("llama", {"kv": "host"}),
-    ("qwen3", {"kv": "state", "quant": "int8"}),
-    ("llama", {"kv": "state", "form": "apple"}),
-    ("gemma3_text", {"kv": "state"}),
-    ("llama", {"kv": "state", "state_write": "select"}),
-    ("lfm2", {"kv": "host"}),
-]
+# --- a decoder ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family, recipe", long_but(RECIPES, *RECIPES[:2]))
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_bundles(tiny_bundle, family, recipe, precision):
-    _, bundle = tiny_bundle(family, **recipe)
-    for path in bundle.path.glob("*.mlpackage"):
-        assert check(MLProgram(path, precision=precision), 3) > 0
-
-
-def test_a_decoder_is_one_stretch(tiny_bundle):
-    """Also where the position of the new rows is known at run time only."""
-    for kv, form in (("state", "rows"), ("host", "rows"), ("state", "apple"), ("host", "apple")):
-        _, bundle = tiny_bundle("llama", kv=kv, form=form)
-        (path,) = bundle.path.glob("layers*.mlpackage")
-        for name in ("decode", "prefill") if form == "rows" else ("decode",):
-            parts = MLProgram(path, name).compiled.parts
-            assert [type(part) for part in parts] == [NativeStretch]
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_a_decoder_is_one_stretch(decoder_of, tokens, precision):
+    """Though the position of the new rows is known at run time only."""
+    program = MLProgram(decoder_of(tokens), precision=precision)
+    assert [type(part) for part in program.compiled.parts] == [NativeStretch]
+    assert check(program, 3) > 0
 
 
 # --- memory ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def decoder(tiny_bundle):
-    _, bundle = tiny_bundle("llama", kv="state")
-    (path,) = bundle.path.glob("layers*.mlpackage")
-    return MLProgram(path, "decode")
+def decoder(decoder_of):
+    return MLProgram(decoder_of(1))
 
 
 def test_threads_share_a_program_each_with_a_state_of_its_own(decoder):
@@ -360,14 +339,14 @@ def test_switches(decoder, monkeypatch):
     package = decoder.package
     assert stretches(decoder)
     for other in (
-        MLProgram(package, "decode", without=["runner"]),
-        MLProgram(package, "decode", optimize=False),
-        MLProgram(package, "decode", "ane"),
+        MLProgram(package, without=["runner"]),
+        MLProgram(package, optimize=False),
+        MLProgram(package, precision="ane"),
         decoder.plain(),
     ):
         assert not stretches(other)
     monkeypatch.setattr(native, "available", lambda: False)
-    assert not stretches(MLProgram(package, "decode"))
+    assert not stretches(MLProgram(package))
 
 
 def test_a_trace_has_every_step(decoder):

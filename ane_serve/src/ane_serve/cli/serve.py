@@ -138,7 +138,7 @@ def _check(
     """Check the options that do not depend on a model; raises InvalidInput."""
     absent = [name for module, name in NEEDED.items() if find_spec(module) is None]
     if absent:
-        raise InvalidInput(missing("to serve", "serve", *absent))
+        raise InvalidInput(missing("to serve", "ane-serve", *absent))
     if key is not None and not re.fullmatch("[!-~]+", key):
         raise InvalidInput(
             "the API key is empty, or has other signs than ASCII's letters, digits and marks: no "

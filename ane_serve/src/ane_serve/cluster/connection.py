@@ -18,8 +18,8 @@ from mlprogram.extras import missing
 try:
     import ray
 except ImportError:
-    needed = "ane-serve[cluster]", "ray"
-    raise BackendUnavailable(missing("to use several machines", *needed)) from None
+    why = missing("to use several machines", "ane-serve[cluster]", "ray")
+    raise BackendUnavailable(why) from None
 
 __all__ = ["add_node", "joined", "local_cluster", "machines"]
 

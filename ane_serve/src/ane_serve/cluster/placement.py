@@ -78,8 +78,8 @@ def result(reference: Any, where: str) -> Any:
             raise
         if isinstance(cause, ImportError) or "ModuleNotFoundError" in str(error):
             raise InvalidInput(
-                f"{where}: this ane_book cannot be imported there; install the same version, with "
-                "the extra [cluster], in the environment that `ray start` runs in"
+                f"{where}: this ane_serve cannot be imported there; install the same version, with "
+                "its extra [cluster], in the environment that `ray start` runs in"
             ) from None
         raise MachineLost(f"{where} was lost: {_reason(error)}") from None
 

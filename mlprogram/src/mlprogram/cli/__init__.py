@@ -21,14 +21,14 @@ app = command_line(
     "Run, compare and check Core ML's ML Programs, on any machine.",
     f"mlprogram {__version__}",
     {
-        "inspect": inspect_command,
+        "convert": convert_command,
         "run": run_command,
+        "inspect": inspect_command,
         "diff": diff_command,
         "check": check_command,
         "place": place_command,
         "residency": residency_command,
-        "explain": explain_command,
-        "convert": convert_command,
         "save": save_command,
+        "explain": explain_command,
     },
 )

@@ -1,4 +1,4 @@
-"""The first op at which Core AI's runtime and the executor part: `ane-book diff --backend coreai`.
+"""The first op at which Core AI's runtime and the executor part: `mlprogram diff --backend coreai`.
 
 An asset is written whose outputs are all values of the program, so one run names the op, and says
 how far apart its inputs were. The price is that nothing is merged across a value that has to come

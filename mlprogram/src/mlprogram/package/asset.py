@@ -60,7 +60,7 @@ def check_asset(asset: Path) -> dict:
 
 def _anew(asset: Path) -> str:
     package = asset.with_suffix(".mlpackage").name
-    return f"delete it, and write it anew: `ane-book save {package} {asset.name}`"
+    return f"delete it, and write it anew: `mlprogram save {package} {asset.name}`"
 
 
 def _check_file(path: Path) -> None:
@@ -85,8 +85,8 @@ def _metadata(path: Path) -> dict:
         raise InvalidPackage(f"{path}: not an asset's fields by name; {_anew(path.parent)}")
     if (version := fields.get("assetVersion")) != ASSET_VERSION:
         raise InvalidPackage(
-            f"{path}: assetVersion {version!r}, and this version of ane-book knows "
-            f"{ASSET_VERSION!r}; {_anew(path.parent)}, or update ane-book"
+            f"{path}: assetVersion {version!r}, and this version of mlprogram knows "
+            f"{ASSET_VERSION!r}; {_anew(path.parent)}, or update mlprogram"
         )
     return fields
 
@@ -161,5 +161,5 @@ def read_program(asset: Path) -> list[AssetOp]:
 def check_installed() -> None:
     """Raise InvalidInput where coreai-core is missing, with what to do."""
     if find_spec("coreai") is None:
-        needed = "mlprogram[coreai]", "coreai-core"
-        raise InvalidInput(missing("to make or run assets of Core AI", *needed))
+        purpose = "to make or run assets of Core AI"
+        raise InvalidInput(missing(purpose, "mlprogram[coreai]", "coreai-core"))

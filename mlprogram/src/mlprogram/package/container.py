@@ -57,6 +57,12 @@ def open_container(path: str | Path) -> Container:
         raise InvalidPackage(
             f"{path}: an asset of Core AI, not a package; give the package that it was made of"
         )
+    names = {one.name for one in folder.iterdir()}  # exactly: a bundle has manifest.json
+    packages = sorted(name for name in names if name.endswith((".mlpackage", ".mlmodelc")))
+    if packages and "Manifest.json" not in names:
+        raise InvalidPackage(
+            f"{path}: a folder of packages; name one of them, such as {path / packages[0]}"
+        )
     file = _locate_model(folder, path)
     return Container(path, folder, file.parent, _parsed(file, path))
 

@@ -43,8 +43,8 @@ def find_chip(name: str) -> Claim:
         return _borrowed(key, [known[relative] for relative in BORROWED[key]])
     if key not in known:
         phone = (
-            ": of no phone's engine has anybody read one; without --chip, `ane-book plan` says "
-            "the bytes and the calls, with --device whether they fit its memory"
+            ": of no phone's engine has anybody read one; without --chip, a plan says the "
+            "bytes and the calls, with --device whether they fit its memory"
         )
         raise InvalidInput(
             f"no read bandwidth is published for the engine of a chip {name!r}"

@@ -116,7 +116,7 @@ class Estimate:
         return Interval(1e3 / ms.high, 1e3 / ms.low)
 
     def facts(self) -> list[tuple[str, str]]:
-        """The prediction as rows for `ane-book plan`: heading (only in the first row), text."""
+        """The prediction as rows for a table: heading (only in the first row), text."""
         told = f"{self.tokens_s.text()} tokens/s, {self.ms.text()} ms a token"
         rests = [f"{term.what}: {term.ms.text()} ms ({term.evidence})" for term in self.terms]
         return [
@@ -245,7 +245,7 @@ def segments_of(placements: "Iterable[Placement]") -> int:
         if not placement.best.partitions:
             raise InvalidInput(
                 f"{placement.package}, {placement.function}: placement leaves it on the CPU; "
-                "`ane-book place` says why"
+                "`mlprogram place` says why"
             )
         further += placement.best.partitions - 1
     return further

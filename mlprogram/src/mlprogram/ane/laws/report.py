@@ -88,7 +88,7 @@ class LawReport:
         rules = list({found.rule.id: found.rule for found in self.findings}.values())
         index = {rule.id: number for number, rule in enumerate(rules)}
         driver = {
-            "name": "ane-book",
+            "name": "mlprogram",
             "rules": [_sarif_rule(rule) for rule in rules],
         }
         results = [

@@ -161,7 +161,7 @@ def ask(
 ) -> CoreMLPlan:
     """Have a child read the plan. command: what it runs instead of the probe."""
     request = {"what": "plan", "package": str(package), "function": function, "units": UNITS}
-    with tempfile.TemporaryDirectory(prefix="ane-book-") as folder:
+    with tempfile.TemporaryDirectory(prefix="mlprogram-") as folder:
         outcome = child.ask(request, Path(folder), timeout, command=command)
     if list(outcome.find("plan")):
         return CoreMLPlan.from_outcome(outcome)

@@ -68,7 +68,7 @@ def measure(
         )
     which, arrays = _arrays(program, inputs)
     expected = _expected(program, arrays)
-    with tempfile.TemporaryDirectory(prefix="ane-book-") as name:
+    with tempfile.TemporaryDirectory(prefix="mlprogram-") as name:
         folder = Path(name)
         np.savez(folder / "inputs.npz", **arrays)  # type: ignore[arg-type] # one is a flag
         outcome = child.ask(_request(program, units, soak), folder, timeout, memory, command)

@@ -2,7 +2,7 @@
 
 `convert_graph` reads the file, folds constants, translates each other node to MIL, and has
 coremltools run its passes and write the package. A node without a form in MIL is refused by name.
-Language models in ONNX Runtime's form become stateful bundles instead: see `ane_book.weights.onnx`.
+Language models in ONNX Runtime's form are better read as weights, by who knows language models.
 
     source.py      reads the file and expands function operators
     older.py       converts old opsets

@@ -12,9 +12,9 @@ from _foreign import agree, exported, package
 from _foreign_decoders import SlotCache, StatefulLlama
 from _foreign_llama import PROMPT, P, answer, causal, llama
 from _long import long_but
-from ane_book.errors import InvalidInput
 import coremltools as ct
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidInput
 from mlprogram.kernels import native
 from mlprogram.ops import OPS
 import numpy as np

@@ -1,0 +1,103 @@
+"""Commands whose extra, or whose distribution, is missing: one line, with what to do."""
+
+import re
+import sys
+from types import ModuleType
+
+import ane_book
+from ane_book import cli
+from ane_book.cli import options
+from ane_book.cli.absent import _found, absent, served
+from ane_book.runtime import grammar
+import mlprogram.cli
+from mlprogram.cli.commands import command_line
+from mlprogram.errors import MLProgramError
+import pytest
+
+SERVE = ("-e ./mlprogram -e . -e ./ane_serve", f"ane-serve=={ane_book.__version__}")
+
+
+def error(app, *arguments: object) -> str:
+    """What a command says that fails."""
+    with pytest.raises(MLProgramError) as raised:
+        app([*map(str, arguments)], standalone_mode=False)
+    said = str(raised.value)
+    assert "\n" not in said
+    return said
+
+
+def assert_remedy(said: str, install: str, package: str) -> None:
+    """That the line ends in a command for this checkout, and what is missing."""
+    command = rf'run `cd ".+" && pip install -c constraints\.txt {re.escape(install)}`'
+    assert re.search(rf"{command}; {re.escape(package)} is missing$", said), said
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Hide a module from what imports it or looks for it."""
+    return lambda name: monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize(
+    ("module", "app", "arguments", "install", "package"),
+    [
+        ("fastapi", cli.app, "serve nothing", SERVE[0], "fastapi"),
+        ("onnx", cli.app, "convert x.onnx --out y.mlpackage", '-e "./mlprogram[onnx]"', "onnx"),
+        ("onnx", mlprogram.cli.app, "convert x.onnx --out y.mlpackage",
+         '-e "./mlprogram[onnx]"', "onnx"),
+        ("coreai", mlprogram.cli.app, "save x.mlpackage y.aimodel",
+         '-e "./mlprogram[coreai]"', "coreai-core"),
+    ],
+)  # fmt: skip
+def test_an_extra(module, app, arguments, install, package, without, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.onnx").write_bytes(b"")
+    without(module)
+    assert_remedy(error(app, *arguments.split()), install, package)
+
+
+def test_a_form_without_llguidance(tiny_bundle, monkeypatch):
+    bundle = tiny_bundle("llama", kv="state")[1].path
+    monkeypatch.setattr(grammar, "llguidance", None)
+    said = error(cli.app, "run", bundle, "Hi", "--backend", "mil", "--json-schema", "{}")
+    assert_remedy(said, '-e ./mlprogram -e ".[grammar]"', "llguidance")
+
+
+def _other() -> ModuleType:
+    other = ModuleType("ane_serve")
+    other.__version__ = "0.0.9"
+    return other
+
+
+@pytest.mark.parametrize(
+    ("found", "begin"),
+    [
+        (None, "to use it"),
+        (ModuleType("ane_serve"), "to use it"),  # the folder of the checkout, as a namespace
+        (_other(), f"ane-serve 0.0.9 does not go with ane-book {ane_book.__version__}; to use it"),
+        ("raise ImportError('half of it')", "ane-serve cannot be imported (half of it); to use it"),
+        ("import no_such", "ane-serve cannot be imported (No module named 'no_such'); to use it"),
+    ],
+)
+def test_ane_serve(found, begin, monkeypatch, tmp_path):
+    if isinstance(found, str):
+        (tmp_path / "ane_serve").mkdir()
+        (tmp_path / "ane_serve/__init__.py").write_text(found)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "ane_serve", raising=False)
+    else:
+        monkeypatch.setitem(sys.modules, "ane_serve", found)
+    _found.cache_clear()
+    try:
+        commands = cli.COMMANDS | served()
+        app = command_line("", "", commands, absent(), options.with_taken)
+        for command in ("serve", "bench"):
+            said = error(app, command, "nothing")
+            assert said.startswith(f"{command}: {begin}, run")
+            assert_remedy(said, *SERVE)
+        said = error(app, "plan", "zaya-small", "--machines", 2)
+        assert said.startswith(f"{begin}, run")
+        assert_remedy(said, *SERVE)
+        assert "serve" not in commands and "bench" not in commands
+    finally:
+        _found.cache_clear()
