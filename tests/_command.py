@@ -71,9 +71,7 @@ def _as_a_process(streams: list[io.TextIOWrapper]) -> ExitStack:
     """The streams, settings, warnings and loggers that a process of its own would have."""
     stack = ExitStack()
     stack.enter_context(patch.dict(os.environ, ENVIRONMENT))
-    stack.enter_context(
-        patch.multiple(sys, stdin=streams[0], stdout=streams[1], stderr=streams[2])
-    )
+    stack.enter_context(patch.multiple(sys, stdin=streams[0], stdout=streams[1], stderr=streams[2]))
     handler = logging.StreamHandler(streams[2])  # as Python's own, where there is no other
     handler.setLevel(logging.WARNING)
     for name in ("ane_book", "mlprogram"):
