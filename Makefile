@@ -3,12 +3,14 @@
 # BOOK_FLAGS goes to jupyter-book, PYTEST_FLAGS to pytest:  make test PYTEST_FLAGS="-k gguf -x"
 # NOTEBOOKS names some of them instead of all:              make elsewhere NOTEBOOKS="numbers reports"
 # KINDS does so of kinds of machine:                        make machines KINDS="umask no-network"
+# SUITES does so of suites:                                 make suites SUITES="executor ane"
 
 PYTHON ?= python3
 BOOK_FLAGS ?=
 PYTEST_FLAGS ?=
 NOTEBOOKS ?=
 KINDS ?=
+SUITES ?=
 WORKERS ?= 2
 
 BIN := .venv/bin
@@ -25,7 +27,7 @@ $(shell mkdir -p "$(HOME)")
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf slides test test-all clock unit site conformance elsewhere onnx-nodes onnx-field fuzz random-programs sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book pdf slides test test-all clock unit site suites conformance elsewhere onnx-nodes onnx-field fuzz random-programs sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{line = sprintf("  make %-15s %s\n", $$1, $$2); \
@@ -60,6 +62,9 @@ slides: book ## build the book, then print its chapters' slides as PDFs; needs C
 
 site: book ## build the book, then test the site alone
 	$(PYTEST) tests/book/test_book*.py $(PYTEST_FLAGS)
+
+suites: ## run each suite where its own distribution alone is installed (an hour); SUITES names some
+	$(PYTHON) tests/suites.py $(SUITES)
 
 conformance: $(INSTALLED) ## run coremltools' own tests on the executor (some 12 minutes)
 	$(BIN)/python tests/conformance/run.py --workers $(WORKERS)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
+from importlib.util import find_spec
 import io
 import json
 import logging
@@ -27,16 +28,8 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 #: Processes are forks of one that has imported what takes seconds, where a system can fork.
 FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 processes = multiprocessing.get_context("forkserver" if FORKS else "spawn")
-processes.set_forkserver_preload(
-    [
-        "mlprogram",
-        "mlprogram.cli",
-        "coremltools",
-        "ane_book.cli",
-        "ane_book.conversion",
-        "ane_book.runtime",  # where they are installed
-    ]
-)
+if find_spec("ane_book"):
+    processes.set_forkserver_preload(["ane_book.conversion", "ane_book.runtime", "coremltools"])
 
 
 def start(*arguments: str, module: str = "ane_book", **options) -> subprocess.Popen:
@@ -78,9 +71,7 @@ def _as_a_process(streams: list[io.TextIOWrapper]) -> ExitStack:
     """The streams, settings, warnings and loggers that a process of its own would have."""
     stack = ExitStack()
     stack.enter_context(patch.dict(os.environ, ENVIRONMENT))
-    stack.enter_context(
-        patch.multiple(sys, stdin=streams[0], stdout=streams[1], stderr=streams[2])
-    )
+    stack.enter_context(patch.multiple(sys, stdin=streams[0], stdout=streams[1], stderr=streams[2]))
     handler = logging.StreamHandler(streams[2])  # as Python's own, where there is no other
     handler.setLevel(logging.WARNING)
     for name in ("ane_book", "mlprogram"):

@@ -2,18 +2,27 @@
 
 from collections.abc import Callable
 
-from _segmenter import script
+import coremltools as ct
 from coremltools.converters.mil import Builder as mb
+from coremltools.converters.mil.mil import Function, Program, types
 import numpy as np
 
-__all__ = ["convolutions", "half", "reports", "save"]
-
-reports = script("placement_reports")
+__all__ = ["convolutions", "half", "save"]
 
 
 def save(path, network: Callable, *shapes: tuple[int, ...], states=()):
-    """Write a network of fp16 inputs and states as a package."""
-    return reports.write_package(path, network, shapes, states)
+    """Write a network of fp16 inputs and states as a package, its ops as they were built."""
+    made = {f"x{i}": mb.placeholder(shape, types.fp16) for i, shape in enumerate(shapes)}
+    for i, shape in enumerate(states):
+        made[f"cache{i}"] = mb.state_tensor_placeholder(shape, types.fp16)
+    with Function(made, opset_version=ct.target.iOS18) as function:
+        function.set_outputs([network(*function.inputs.values())])
+    program = Program()
+    program.add_function("main", function)
+    how = {"convert_to": "mlprogram", "minimum_deployment_target": ct.target.iOS18}
+    as_built = ct.PassPipeline.EMPTY
+    ct.convert(program, **how, pass_pipeline=as_built, skip_model_load=True).save(str(path))
+    return path
 
 
 def half(*shape: int) -> np.ndarray:

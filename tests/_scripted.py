@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from _command import chatty_copy
 from ane_book.bundle import Bundle
-from ane_serve.pool import Model, bundle_model
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
+
+if TYPE_CHECKING:
+    from ane_serve.pool import Model
 
 __all__ = ["scripted", "talking"]
 
@@ -36,9 +39,11 @@ def talking(
     return Bundle.open(copy)
 
 
-def scripted(bundle: Bundle, name: str, say: Callable[[str], str]) -> Model:
+def scripted(bundle: Bundle, name: str, say: Callable[[str], str]) -> "Model":
     """The bundle as a server takes it. say: an answer to a prompt, both with special tokens; NUL
     within such a one's text has the model spell it."""
+    from ane_serve.pool import bundle_model
+
     model = bundle_model(bundle, name, precision="fp32")
     return dataclasses.replace(model, slots=lambda: [_follow(slot, say) for slot in model.slots()])
 

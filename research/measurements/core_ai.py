@@ -30,7 +30,8 @@ from unittest.mock import patch
 import venv
 
 ROOT = Path(__file__).parents[2]
-sys.path += [str(ROOT / folder) for folder in ("benchmarks", "tests", "tests/coreai")]
+TESTS = ("tests", "tests/bundle", "tests/coreai", "tests/runtime")
+sys.path += [str(ROOT / folder) for folder in ("benchmarks", *TESTS)]
 
 from _asset_damage import KINDS
 from _common import MEASUREMENTS, MODEL, STARTED, bundle, record, weights_file

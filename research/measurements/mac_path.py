@@ -33,11 +33,13 @@ MODULES = (
     "cli/report.py",
     "device.py",
 )
-WHOLE = "tests/ane/mac/test_as_a_mac.py"  # the commands, as on a Mac
+WHOLE = "tests/evidence/test_as_a_mac.py"  # the commands, as on a Mac
 TESTS = (
     "tests/ane/mac/test_residency.py",
     "tests/ane/mac/test_coreml_plan.py",
     "tests/ane/mac/test_compiler_lines.py",
+    "tests/ane/mac/test_played_mac.py",
+    "tests/evidence/test_residency_of_bundles.py",
     "tests/evidence/test_report.py",
     "tests/evidence/test_experiments.py",
     "tests/runtime/test_backends.py",

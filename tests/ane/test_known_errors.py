@@ -3,10 +3,10 @@
 import json
 import re
 
-from _command import ane_book
-from ane_book.errors import InvalidInput
+from _command import mlprogram
 from mlprogram.ane.claims import known_errors
 from mlprogram.ane.mac.verdict import REFUSALS
+from mlprogram.errors import InvalidInput
 import pytest
 
 ENTRY = """
@@ -92,13 +92,13 @@ def test_an_entry_that_is_not_whole_is_refused(tmp_path, text, said):
 
 class TestCommand:
     def test_it_answers_what_was_pasted_or_piped(self):
-        assert "compiler-failed" in ane_book("explain", "ANECCompile() FAILED").stdout
-        piped = ane_book("explain", "-", "--json", input="x\nANECCompile() FAILED\ny")
+        assert "compiler-failed" in mlprogram("explain", "ANECCompile() FAILED").stdout
+        piped = mlprogram("explain", "-", "--json", input="x\nANECCompile() FAILED\ny")
         assert json.loads(piped.stdout)[0]["id"] == "compiler-failed"
 
     def test_exit_codes_tell_what_is_not_known_from_what_cannot_be_asked(self):
-        unknown = ane_book("explain", "the kettle is on")
+        unknown = mlprogram("explain", "the kettle is on")
         assert unknown.returncode == 1 and "has nothing like this" in unknown.stdout
-        assert "`ane-book check PACKAGE`" in unknown.stdout  # what to do next
-        empty = ane_book("explain", " ")
+        assert "`mlprogram check PACKAGE`" in unknown.stdout  # what to do next
+        empty = mlprogram("explain", " ")
         assert empty.returncode == 2 and "nothing to explain" in empty.stderr

@@ -8,10 +8,10 @@ counterpart is skipped with the reason, so what fails was carried and computes o
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ane_book.errors import InvalidInput
 from coremltools.models import model
 from mlprogram import coreml
 from mlprogram.coreai.run import CoreAIBackend
+from mlprogram.errors import InvalidInput
 import pytest
 
 

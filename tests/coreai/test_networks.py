@@ -9,6 +9,8 @@ from mlprogram import MLProgram
 import numpy as np
 import pytest
 
+pytest.importorskip("transformers")
+
 
 @pytest.mark.filterwarnings("ignore")  # the converter's own
 @pytest.mark.parametrize("name", long_but(CONVERTED, "resnet"))

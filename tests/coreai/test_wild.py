@@ -6,15 +6,15 @@ import sys
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "mlprogram"))
 from _foreign import IN_SINGLE, build, normal, package, quiet
-from ane_book.cli import app
-from ane_book.errors import InvalidInput
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram
+from mlprogram.cli import app
 from mlprogram.coreai import save_asset
 from mlprogram.coreai.compare import compare_with_executor
 from mlprogram.coreai.run import CoreAIBackend
+from mlprogram.errors import InvalidInput
 import numpy as np
 import pytest
 import torch
@@ -22,11 +22,6 @@ from typer.testing import CliRunner
 import wild
 
 pytest.importorskip("coreai", reason="coreai-core is not installed")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
 
 
 def apart(path, given: dict) -> float:

@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 import weakref
 
-from ane_book.errors import InvalidInput
 from mlprogram import MLProgram
 from mlprogram.coreai.run import CoreAIBackend
+from mlprogram.errors import InvalidInput
 import numpy as np
 import pytest
 

@@ -264,14 +264,6 @@ def test_what_there_is_not_is_refused_by_name(made, tmp_path, tiny):
         find_gguf("gemma4")
 
 
-def test_a_cluster_refuses_inputs_of_each_layer(made):
-    pytest.importorskip("ray")
-    from ane_serve.cluster.pipeline import ClusterPipeline
-
-    with pytest.raises(InvalidInput, match="for which the machines of a cluster have no table"):
-        ClusterPipeline(made("state")[1])
-
-
 def test_every_kind_of_layer_has_its_sizes():
     config = read_config(tiny_model("gemma4_text").config.to_dict())
     architecture = find(config.architecture)

@@ -5,7 +5,7 @@ import json
 from _tiny import assert_cut_anywhere, greedy, prompt, rewound, tiny_model, write_checkpoint
 import ane_book
 from ane_book.conversion.plan import plan
-from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel
+from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.evidence.parity import check_parity
 from ane_book.models import find, read_config
 from ane_book.models.base import delta
@@ -346,12 +346,6 @@ def test_a_memory_counts_whatever_the_context(made):
     assert planned.recurrent_bytes == 2 * np.prod(states["memory"].shape)
     assert planned.cache_bytes == 2 * np.prod(states["cache"].shape)
     assert "whatever the context" in dict(planned.facts())["memory"]
-
-
-def test_a_cluster_refuses_a_memory(made):
-    pipeline = pytest.importorskip("ane_serve.cluster.pipeline")
-    with pytest.raises(InvalidInput, match="its layers have a memory, of which a cluster keeps no"):
-        pipeline.ClusterPipeline(made("qwen3_5_text", "state")[1])
 
 
 def test_copies_are_kept_where_several_tokens_began_or_ended():

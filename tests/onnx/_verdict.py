@@ -17,7 +17,7 @@ import tempfile
 import time
 import warnings
 
-from ane_book.errors import AneBookError
+from mlprogram.errors import MLProgramError
 import numpy as np
 
 __all__ = ["TOLERANCE", "error", "judge", "some_inputs"]
@@ -40,7 +40,7 @@ def judge(path: Path, given: dict[str, np.ndarray]) -> dict:
     for precision in ("fp32", "fp16"):
         try:
             found[precision] = measured(path, given, wanted, precision)
-        except AneBookError as refusal:
+        except MLProgramError as refusal:
             return found | {"outcome": "refused", "why": said(refusal, path)}
         except Exception as problem:
             return found | {"outcome": "crash", "why": said(problem, path)}

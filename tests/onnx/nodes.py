@@ -23,7 +23,7 @@ import sys
 import tempfile
 import warnings
 
-from ane_book.errors import AneBookError
+from mlprogram.errors import MLProgramError
 import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -90,7 +90,7 @@ def convert(case, folder: Path) -> tuple[Path, dict[str, np.ndarray], list[str]]
             return convert_graph(*where, "fp32", shapes, known), free, sorted(known)
         except NeedsConstant as error:
             known |= {name: given[name] for name in error.origins}
-        except AneBookError as error:
+        except MLProgramError as error:
             raise Refused(str(error).replace(f"{folder}/", "")) from None
     raise Folded
 

@@ -1,7 +1,7 @@
 """Tensors of more than five axes, which Core ML does not have, in the middle of a graph."""
 
 from _graphs import Maker, helper, hold_to_onnxruntime, numpy_helper
-from ane_book.errors import UnsupportedOp
+from mlprogram.errors import UnsupportedOp
 from mlprogram.onnx.graph import convert_graph
 from mlprogram.onnx.graph.ops import OPERATORS
 from mlprogram.onnx.graph.ops._axes import EACH_NUMBER

@@ -1,11 +1,11 @@
-"""What `ane-book convert` says of the package that it made of a graph: right, or what is wrong."""
+"""What `mlprogram convert` says of the package that it made of a graph: right, or what is wrong."""
 
 import os
 import subprocess
 import sys
 import tempfile
 
-from _command import ane_book
+from _command import mlprogram
 from _graphs import Maker
 from mlprogram import MLProgram
 from mlprogram.onnx.check import check_graph
@@ -33,7 +33,7 @@ def overflowing(path):
 
 def test_the_command_says_what_came_of_each_precision(tmp_path):
     path, package = scaled(tmp_path / "m.onnx", 3), tmp_path / "m.mlpackage"
-    done = ane_book("convert", path, "--out", package)
+    done = mlprogram("convert", path, "--out", package)
     assert (done.returncode, done.stdout) == (0, f"{package}\n")
     names, single, half = done.stderr.splitlines()
     assert names.endswith("so these changed: input 'x/0' is 'x_0'")
@@ -41,16 +41,16 @@ def test_the_command_says_what_came_of_each_precision(tmp_path):
     assert half.startswith("check in fp16: agrees with ONNX Runtime to 0.0")
     assert half.endswith("% allowed), on random inputs, seed 0")
     full = ["--precision", "fp32", "--force"]
-    done = ane_book("convert", path, "--out", package, *full)
+    done = mlprogram("convert", path, "--out", package, *full)
     assert "\ncheck in fp32: agrees" in done.stderr and done.stderr.count("\n") == 2
-    done = ane_book("convert", path, "--out", package, "--no-check", "--force")
+    done = mlprogram("convert", path, "--out", package, "--no-check", "--force")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{package}\n", f"{names}\n")
 
 
 def test_what_is_wrong_in_half_precision_is_a_warning_that_names_the_op(tmp_path):
     path, package = overflowing(tmp_path / "m.onnx"), tmp_path / "m.mlpackage"
     np.savez(tmp_path / "in.npz", x=np.float32([[1, 2, 3], [-1, 0.5, 0]]))
-    done = ane_book("convert", path, "--out", package, "--inputs", tmp_path / "in.npz")
+    done = mlprogram("convert", path, "--out", package, "--inputs", tmp_path / "in.npz")
     assert (done.returncode, done.stdout) == (0, f"{package}\n")
     single, half = done.stderr.splitlines()
     assert single.startswith("check in fp32: agrees") and "on the given inputs" in single
@@ -62,20 +62,14 @@ def test_what_is_wrong_in_half_precision_is_a_warning_that_names_the_op(tmp_path
 def test_inputs_that_do_not_fit(tmp_path):
     """A file that is none is told before the work; arrays that do not fit, after it, in a line."""
     path, package = scaled(tmp_path / "m.onnx"), tmp_path / "m.mlpackage"
-    done = ane_book("convert", path, "--out", package, "--inputs", tmp_path / "no.npz")
+    done = mlprogram("convert", path, "--out", package, "--inputs", tmp_path / "no.npz")
     assert done.returncode == 2 and "no.npz" in done.stderr and not package.exists()
     np.savez(tmp_path / "in.npz", y=np.zeros(2))
-    done = ane_book("convert", path, "--out", package, "--inputs", tmp_path / "in.npz")
+    done = mlprogram("convert", path, "--out", package, "--inputs", tmp_path / "in.npz")
     assert (done.returncode, done.stdout) == (0, f"{package}\n")
     assert "\ncheck not made: no array is given for input 'x/0'" in done.stderr
     wrong = check_graph(path, package, {"x/0": np.zeros((3, 3))})
     assert [v.agrees for v in wrong] == [None] and "(2, 3)" in str(wrong[0])
-
-
-def test_the_options_are_of_graphs(tmp_path):
-    for options in (["--no-check"], ["--inputs", "in.npz"]):
-        done = ane_book("convert", "smollm2-135m-instruct", *options)
-        assert done.returncode == 2 and "of .onnx graphs" in done.stderr
 
 
 def test_no_temporary_package_is_left(tmp_path, monkeypatch):

@@ -1,9 +1,9 @@
 """Whole graphs, as exporters write them, against ONNX Runtime; what can be done with the result."""
 
-from _command import ane_book
+from _command import mlprogram
 from _graphs import Maker, helper, hold_to_onnxruntime, onnx
-from ane_book.errors import InvalidInput
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidInput
 from mlprogram.onnx.graph import convert_graph
 from mlprogram.package import weight_files
 import numpy as np
@@ -150,7 +150,7 @@ def test_names_that_are_none_of_core_ml_are_changed_and_told(tmp_path):
         make.nodes.append(helper.make_node(op, [x], [name]))
     path = make.save(tmp_path / "m.onnx", ["y.0", "y_0", "a_b_2", "1"])
     package = tmp_path / "m.mlpackage"
-    done = ane_book("convert", path, "--out", package, "--precision", "fp32")
+    done = mlprogram("convert", path, "--out", package, "--precision", "fp32")
     told, verdict = done.stderr.splitlines()
     assert told.endswith(
         "input 'a-b' is 'a_b_3'; input '1' is 'var_1'; input 'state' is 'state_workaround_2'; "
@@ -234,9 +234,9 @@ def test_large_weights_go_to_several_files(tmp_path, monkeypatch):
 
 def test_the_commands_take_what_comes_out(tmp_path):
     path, package = cnn(tmp_path / "cnn.onnx"), tmp_path / "cnn.mlpackage"
-    done = ane_book("convert", path, "--out", package, "--shape", "image.1=1,3,64,64")
+    done = mlprogram("convert", path, "--out", package, "--shape", "image.1=1,3,64,64")
     assert (done.returncode, done.stdout) == (0, f"{package}\n")
     assert done.stderr.count("check in fp") == done.stderr.count("agrees") == 2
-    assert "Softmax" in ane_book("inspect", package, "--run").stdout
-    assert "on the ANE" in ane_book("place", package).stdout
-    assert "in 1 package" in ane_book("check", package).stdout
+    assert "Softmax" in mlprogram("inspect", package, "--plan").stdout
+    assert "on the ANE" in mlprogram("place", package).stdout
+    assert "in 1 package" in mlprogram("check", package).stdout

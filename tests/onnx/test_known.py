@@ -1,8 +1,8 @@
 """What is known of a graph: folded, computed by the operator, a branch taken, an order found."""
 
 from _graphs import Maker, helper, hold_to_onnxruntime, numpy_helper, onnx
-from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedOp
 from mlprogram import MLProgram
+from mlprogram.errors import InvalidInput, InvalidWeights, UnsupportedOp
 from mlprogram.onnx.graph import convert_graph
 import numpy as np
 from onnxruntime import quantization

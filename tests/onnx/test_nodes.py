@@ -4,7 +4,7 @@ from contextlib import suppress
 import json
 
 from _numbers import alone, changed
-from ane_book.errors import AneBookError
+from mlprogram.errors import MLProgramError
 from mlprogram.onnx.graph import convert_graph
 from mlprogram.onnx.graph.ops import OPERATORS
 from nodes import RESULT, cases, headline, is_claimed, reason, run_case, tolerance
@@ -71,7 +71,7 @@ def test_a_number_beyond_int32_is_refused_wherever_an_operator_has_one(all_cases
     path, taken = tmp_path / "m.onnx", set()
     for op, case in alone(all_cases).items():
         for name, shapes in changed(case, number, path):
-            with suppress(AneBookError):
+            with suppress(MLProgramError):
                 convert_graph(path, tmp_path / "m.mlpackage", shapes=shapes, force=True)
                 taken.add((op, name))
     assert taken <= TAKEN

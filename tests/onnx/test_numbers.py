@@ -4,7 +4,7 @@ That each operator refuses numbers beyond int32 is in test_nodes.py, by ONNX's o
 """
 
 from _graphs import Maker, hold_to_onnxruntime
-from ane_book.errors import AneBookError, UnsupportedModel, UnsupportedOp
+from mlprogram.errors import MLProgramError, UnsupportedModel, UnsupportedOp
 from mlprogram.onnx.graph import convert_graph
 import numpy as np
 import pytest
@@ -144,7 +144,7 @@ def test_constants_do_not_grow_beyond_memory_or_time(tmp_path, op, operands, att
     names = ["" if array is None else make.constant(array) for array in operands]
     make(op, *names, **attributes)
     path = make.save(tmp_path / "m.onnx", [make("Neg", make.input("x", [2]))])
-    with pytest.raises(AneBookError, match=op):
+    with pytest.raises(MLProgramError, match=op):
         convert_graph(path, tmp_path / "m.mlpackage")
 
 

@@ -1,11 +1,11 @@
 """What is refused: one error that names file, node and inputs, and nothing is written."""
 
-from _command import ane_book
+from _command import mlprogram
 from _graphs import Maker, helper, numpy_helper, onnx
-from ane_book.errors import (
-    AneBookError,
+from mlprogram.errors import (
     InvalidInput,
     InvalidWeights,
+    MLProgramError,
     UnsupportedModel,
     UnsupportedOp,
 )
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 
-def refused(path, error: type[AneBookError], *said: str, **how) -> str:
+def refused(path, error: type[MLProgramError], *said: str, **how) -> str:
     """Convert, and find the one error, with no file left beside the graph's."""
     before = set(path.parent.iterdir())
     with pytest.raises(error) as found:
@@ -131,7 +131,7 @@ def test_a_file_that_is_cut_short(tmp_path):
     for length in range(0, len(whole), 7):
         path = tmp_path / "model.onnx"
         path.write_bytes(whole[:length])
-        with pytest.raises(AneBookError, match="model.onnx"):
+        with pytest.raises(MLProgramError, match="model.onnx"):
             convert_graph(path, tmp_path / "made.mlpackage")
     assert not (tmp_path / "made.mlpackage").exists()
 
@@ -207,7 +207,7 @@ def test_what_is_no_package_stays_even_where_it_may_be_replaced(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_told_before_anything_else(tmp_path):
-    done = ane_book("convert", tmp_path / "no.onnx")
+    done = mlprogram("convert", tmp_path / "no.onnx")
     assert done.returncode == 2 and "no.onnx: not a file" in done.stderr
 
 
@@ -218,10 +218,9 @@ def test_the_command_says_it_in_one_line(tmp_path):
         (["--out", out], "--shape x=1,3"),
         (["--out", out, "--shape", "x=1,b"], "--shape x=1,b"),
         (["--out", out, "--shape", "1,3"], "--shape 1,3 is not like x=1,3,224,224"),
-        (["--out", out, "--quant", "int8", "--shape", "x=1,3"], "--quant is of language models"),
         ([], "--out model.mlpackage"),
     ):
-        done = ane_book("convert", path, *options)
+        done = mlprogram("convert", path, *options)
         assert (done.returncode, done.stdout) == (2, "")
         assert said in done.stderr and done.stderr.count("\n") == 1
     assert not out.exists()

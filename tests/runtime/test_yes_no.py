@@ -1,14 +1,9 @@
 """A decoder that says yes or no of a document, as Qwen3-Reranker does: scores of `transformers`."""
 
-from _command import ane_book as command
-from _patience import HANGING
 from _plant import change_weight, copied
 from _scripted import talking
-from _serving import serving
 from ane_book.errors import AneBookError, InvalidInput, PromptTooLong, TextCut
 from ane_book.runtime import Session, YesNoReranker
-from ane_serve.pool import bundle_model
-import httpx
 import pytest
 import torch
 
@@ -92,22 +87,3 @@ def test_a_long_document_is_cut_at_its_end(made):
 def test_a_model_without_the_words_is_refused(tiny_bundle):
     with pytest.raises(InvalidInput, match="has no token 'yes'"):
         YesNoReranker(Session(tiny_bundle("qwen3")[1]))
-
-
-def test_the_server_and_the_command_do_the_same(made):
-    bundle = made[1]
-    expected = YesNoReranker(Session(bundle, "fp32")).rank(QUERY, DOCUMENTS)
-    body = {"query": QUERY, "documents": DOCUMENTS, "model": "judge"}
-    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "temperature": 0}
-    with serving(bundle_model(bundle, "judge", precision="fp32")) as address:
-        path = f"{address}/v1/chat/completions"
-        said = httpx.post(path, json=chat, timeout=HANGING).json()["choices"]
-        found = httpx.post(f"{address}/v1/rerank", json=body, timeout=HANGING).json()["results"]
-        again = httpx.post(path, json=chat, timeout=HANGING).json()["choices"]
-        unnamed = httpx.post(f"{address}/v1/rerank", json=body | {"model": None}, timeout=HANGING)
-    assert [one["index"] for one in found] == [one.index for one in expected]
-    scores = [one.relevance_score for one in expected]
-    assert [one["relevance_score"] for one in found] == pytest.approx(scores, abs=1e-6)
-    assert said == again and unnamed.status_code == 404
-    done = command("rerank", QUERY, *DOCUMENTS, "--model", bundle.path, "--precision", "fp32")
-    assert done.stdout.splitlines()[0].endswith(DOCUMENTS[expected[0].index])

@@ -2,11 +2,13 @@
 
 import re
 
+from _command import ane_book as command
 from _encoders import tiny_reranker, write_reranker
 from _patience import HANGING
+from _scripted import talking
 from _serving import serving
 import ane_book
-from ane_book.runtime import Reranker
+from ane_book.runtime import Reranker, Session, YesNoReranker
 from ane_serve.pool import bundle_model
 import httpx
 import pytest
@@ -71,3 +73,24 @@ def test_what_will_not_do(ask, body, status, message):
     answer = ask(**{"query": QUERY, "documents": DOCUMENTS} | body)
     assert answer.status_code == status
     assert re.search(message, answer.json()["error"]["message"])
+
+
+def test_a_decoder_that_says_yes_or_no_is_one(tiny_bundle, tmp_path):
+    recipe = {"kv": "state", "context": 512, "prefill": 64}
+    made = tiny_bundle("qwen3", (("max_position_embeddings", 1024), ("vocab_size", 261)), **recipe)
+    bundle = talking(made[1], tmp_path, "{{ messages[0].content }}", ["yes", "no"])
+    expected = YesNoReranker(Session(bundle, "fp32")).rank(QUERY, DOCUMENTS)
+    body = {"query": QUERY, "documents": DOCUMENTS, "model": "judge"}
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "temperature": 0}
+    with serving(bundle_model(bundle, "judge", precision="fp32")) as address:
+        path = f"{address}/v1/chat/completions"
+        said = httpx.post(path, json=chat, timeout=HANGING).json()["choices"]
+        found = httpx.post(f"{address}/v1/rerank", json=body, timeout=HANGING).json()["results"]
+        again = httpx.post(path, json=chat, timeout=HANGING).json()["choices"]
+        unnamed = httpx.post(f"{address}/v1/rerank", json=body | {"model": None}, timeout=HANGING)
+    assert [one["index"] for one in found] == [one.index for one in expected]
+    scores = [one.relevance_score for one in expected]
+    assert [one["relevance_score"] for one in found] == pytest.approx(scores, abs=1e-6)
+    assert said == again and unnamed.status_code == 404
+    done = command("rerank", QUERY, *DOCUMENTS, "--model", bundle.path, "--precision", "fp32")
+    assert done.stdout.splitlines()[0].endswith(DOCUMENTS[expected[0].index])

@@ -222,3 +222,18 @@ class TestPlan:
             split(ane_book.plan("all-minilm-l6-v2"), 2)
         with pytest.raises(InvalidInput, match="1 or more"):
             split(ane_book.plan("smollm2-135m-instruct"), 0)
+
+
+@pytest.mark.parametrize(
+    "family, said",
+    [
+        ("gemma4_text", "for which the machines of a cluster have no table"),
+        ("qwen3_5_text", "its layers have a memory, of which a cluster keeps no"),
+    ],
+)
+def test_layers_that_no_stage_can_run_are_refused(tiny_bundle, family, said):
+    pytest.importorskip("ray")
+    from ane_serve.cluster.pipeline import ClusterPipeline
+
+    with pytest.raises(InvalidInput, match=said):
+        ClusterPipeline(tiny_bundle(family, kv="state")[1])

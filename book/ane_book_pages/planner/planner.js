@@ -1,6 +1,6 @@
 /* The planner's arithmetic, as in mlprogram/src/mlprogram/ane/cost/model.py, and the page around it.
  *
- * A range is [low, high]. The test tests/ane/cost/test_cost_planner.py compares `work` and
+ * A range is [low, high]. The test tests/book/test_cost_planner.py compares `work` and
  * `predict` with the library for every choice, through window.anePlanner.
  */
 (() => {

@@ -1,17 +1,8 @@
-"""The time of a token: the formula, its data, and what a plan asks of an engine."""
+"""The time of a token: the formula and its data."""
 
 import dataclasses
-import json
 import tomllib
 
-from _command import ane_book as command
-from _command import refused
-import ane_book
-from ane_book.conversion.plan import find_config, plan
-from ane_book.conversion.recipe import make_recipe
-from ane_book.errors import InvalidInput
-from ane_book.evidence.cost import work_of
-from ane_book_pages import planner
 from mlprogram.ane import claims, cost
 from mlprogram.ane.cost import (
     Interval,
@@ -23,10 +14,9 @@ from mlprogram.ane.cost import (
     saving,
 )
 from mlprogram.ane.cost.chips import BORROWED, DATA
+from mlprogram.errors import InvalidInput
 import numpy as np
 import pytest
-
-QWEN = "qwen2.5-0.5b-instruct"
 
 
 def ends(name: str) -> tuple[float, float]:
@@ -138,50 +128,8 @@ class TestChips:
             find_chip("a19-pro")
 
 
-def work(model: str = QWEN, **recipe) -> TokenWork:
-    config = find_config(model)
-    return work_of(plan(config, make_recipe(config, **recipe)))
-
-
 class TestWork:
     """What a plan asks: the very bytes that it announces."""
-
-    def test_of_half_precision(self):
-        planned = plan(find_config(QWEN), make_recipe())
-        found = work_of(planned)
-        assert (found.plain_bytes, found.packed_bytes) == (planned.weight_bytes, 0)
-        assert (found.cache_bytes, found.slots) == (planned.cache_bytes, 512)
-        assert found.programs == len(planned.programs)
-
-    def test_of_a_head_in_another_form(self):
-        planned = plan(find_config(QWEN), make_recipe(quant="lut4", quant_head="int8"))
-        found = work_of(planned)
-        assert found.packed_bytes == sum(program.bytes for program in planned.shards)
-        assert found.plain_bytes == sum(program.bytes for program in planned.head)
-
-    @pytest.mark.parametrize("quant", ["int4-channel", "lut8"])
-    def test_what_takes_longer_than_its_bytes_is_packed(self, quant):
-        found = work(quant=quant)
-        assert found.packed_bytes > found.plain_bytes == 0
-
-    def test_the_cache_grows_with_the_context(self):
-        assert work(context=2048).cache_bytes == 4 * work().cache_bytes
-
-    def test_inputs_for_an_adapter_are_read_as_the_cache_is(self):
-        least, most = parameter("cache").bounds
-        plain, slotted = predict(work(), "m4"), predict(work(lora_slots=16), "m4")
-        more = work(lora_slots=16).adapter_bytes / 1e6
-        assert more > 1 and work().adapter_bytes == 0
-        assert slotted.ms.low - plain.ms.low == pytest.approx(more / most)
-        assert slotted.ms.high - plain.ms.high == pytest.approx(more / least)
-        (term,) = (term for term in slotted.terms if "adapter" in term.what)
-        assert f"{more:,.1f} MB" in term.what and term.rests_on == (parameter("cache"),)
-        share = saving(work(), work(lora_slots=16), "m4")
-        assert 0 < share.low < share.high < 0.1
-
-    def test_a_plan_says_it_all(self):
-        planned = ane_book.plan(QWEN, quant="int8", context=1024)
-        assert planned == plan(find_config(QWEN), make_recipe(quant="int8", context=1024))
 
     @pytest.mark.parametrize("wrong", [{"programs": 0}, {"cache_bytes": -1}, {"segments": -1}])
     def test_less_than_nothing(self, wrong):
@@ -189,12 +137,6 @@ class TestWork:
             TokenWork(
                 **{"plain_bytes": 1, "packed_bytes": 0, "cache_bytes": 0, "programs": 1} | wrong
             )
-
-    def test_what_cannot_be_predicted(self):
-        with pytest.raises(InvalidInput, match="'int4' has scales along the input channels"):
-            work(quant="int4")
-        with pytest.raises(InvalidInput, match="bert generates no text; leave the chip out"):
-            work("all-minilm-l6-v2")
 
 
 class TestSaving:
@@ -233,35 +175,10 @@ class TestSaving:
         assert found.low < 1 - small.high / large.high < found.high
 
 
-class TestCommand:
-    def test_a_chip_adds_its_prediction(self):
-        without = command("plan", QWEN, "--quant", "int8")
-        done = command("plan", QWEN, "--quant", "int8", "--chip", "M4 Max")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith(without.stdout.rstrip("\n"))
-        estimate = predict(work(quant="int8"), "m4-max")
-        added = " ".join(done.stdout[len(without.stdout.rstrip("\n")) :].split())  # as one line
-        assert f"{estimate.tokens_s.text()} tokens/s, {estimate.ms.text()} ms a token" in added
-        for term in estimate.terms:
-            assert f"{term.what}: {term.ms.text()} ms ({term.evidence})" in added
-
-    def test_the_context_is_in_the_plan_and_in_the_prediction(self):
-        done = command("plan", QWEN, "--context", "2048", "--chip", "m4-max")
-        assert "for a context of 2048" in done.stdout and "cache of 2,048 slots" in done.stdout
-
-    def test_a_chip_that_is_not_known(self):
-        message = refused("plan", QWEN, "--chip", "m9")
-        assert "chip 'm9'; known are m1," in message and "m4-max" in message
-
-    def test_a_model_without_decode(self):
-        assert "generates no text" in refused("plan", "all-minilm-l6-v2", "--chip", "m4")
-
-
 def test_the_wheel_carries_the_data():
-    declared = tomllib.loads((DATA.parents[3] / "pyproject.toml").read_text())["tool"]
+    declared = tomllib.loads((DATA.parents[4] / "pyproject.toml").read_text())["tool"]
     files = declared["setuptools"]["package-data"]
     assert files[cost.__name__] == ["data/*.toml"]
-    assert files[planner.__name__] == [f"{planner.SCRIPT.stem}.*"] == [f"{planner.STYLE.stem}.*"]
 
 
 class TestBorrowedChips:
@@ -272,19 +189,6 @@ class TestBorrowedChips:
             assert chip.bounds[0] <= relative.bounds[0] <= relative.bounds[1] <= chip.bounds[1]
             assert relative.chip in chip.condition
         assert name not in chips() and not any(key in BORROWED for key in BORROWED[name])
-
-    def test_the_plan_says_so(self):
-        told = " ".join(command("plan", QWEN, "--chip", "m2-pro").stdout.split())
-        assert "on the engine of an M2 Pro" in told
-        assert "borrowed from the M2 and the M2 Max, since nobody has published its own" in told
-
-    def test_what_is_not_predicted_is_refused_by_name(self):
-        told = " ".join(command("plan", QWEN, "--chip", "m4").stdout.split())
-        assert "prefill not predicted: prompts were published of a few models" in told
-        assert "published first loads lie between 23 and 521 s of Whisper models (" in told
-        assert "), and between 15 and 900 s of two language models (" in told
-        found = json.loads(command("plan", QWEN, "--chip", "m4", "--json").stdout)
-        assert found["predicted"]["not_predicted"].keys() == {"prefill", "first load"}
 
     def test_a_phone_is_refused_by_name(self):
         with pytest.raises(InvalidInput, match=r"'A17 Pro': of no phone's .* without --chip"):

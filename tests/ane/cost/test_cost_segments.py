@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from ane_book.errors import InvalidInput
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from mlprogram.ane.cost import TokenWork, parameter, predict, segments_of
 from mlprogram.ane.placement import place
+from mlprogram.errors import InvalidInput
 import numpy as np
 import pytest
 

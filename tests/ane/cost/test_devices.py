@@ -1,17 +1,19 @@
 """The memory of devices: sourced, compared with both counts of what is wired."""
 
-from ane_book.conversion.plan.wired import WiredBytes
-from ane_book.errors import InvalidInput
+from types import SimpleNamespace
+
 from mlprogram.ane import claims
 from mlprogram.ane.cost.chips import DATA
 from mlprogram.ane.cost.devices import devices, find_device
+from mlprogram.errors import InvalidInput
 import pytest
 
 GB = 10**9
 
 
-def wired(shared: int, copied: int, caches: int = 0) -> WiredBytes:
-    return WiredBytes(functions=2, shared=shared, copied=copied, caches=caches)
+def wired(shared: int, copied: int, caches: int = 0) -> SimpleNamespace:
+    """What is wired if functions share their weights, and if each has a copy."""
+    return SimpleNamespace(least=shared + caches, most=copied + caches)
 
 
 @pytest.mark.parametrize(

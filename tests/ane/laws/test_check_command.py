@@ -1,4 +1,4 @@
-"""`ane-book check`: exit codes, forms of output, and bad input, from a terminal's side."""
+"""`mlprogram check`: exit codes, forms of output, and bad input, from a terminal's side."""
 
 import json
 import os
@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 from _broken import BROKEN, sound
-from _command import refused
-from ane_book.cli import app
+from _command import mlprogram, refused
+from mlprogram.cli import app
 import pytest
 from typer.testing import CliRunner
 
@@ -123,17 +123,13 @@ def test_bad_input_is_one_line_and_code_2(packages, tmp_path, name, content, sai
     words = [tmp_path / name]
     if name == "rules.toml":
         words = [packages / "sound.mlpackage", "--rules", tmp_path / name]
-    assert said in refused("check", *words)
-
-
-def test_what_runs_with_the_engines_activations_is_said(packages):
-    assert "diff PACKAGE --precision ane" in refused("check", packages, "--numerics")
+    assert said in refused("check", *words, by=mlprogram)
 
 
 def test_neither_torch_nor_coremltools_is_imported(packages):
     """What makes a check of a small package a matter of moments."""
     code = (
-        "import sys; from ane_book.evidence import laws; laws.check(sys.argv[1]).text();"
+        "import sys; from mlprogram.ane import laws; laws.check(sys.argv[1]).text();"
         "print({'torch', 'coremltools', 'pydantic'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", code, str(packages / "error.mlpackage")]

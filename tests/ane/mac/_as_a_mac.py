@@ -11,7 +11,6 @@ import platform
 import runpy
 import sys
 
-from ane_book import device
 from mlprogram import machine
 
 PROBE = "mlprogram.ane.mac.probe"
@@ -31,15 +30,11 @@ class Darwin:
 def become_a_mac() -> None:
     """As far as this library asks."""
     machine.sys = Darwin(sys, platform="darwin")
-    machine.platform = Darwin(platform, mac_ver=lambda: ("26.1", ("", "", ""), "arm64"))
+    release = "26.1", ("", "", ""), "arm64"
+    machine.platform = Darwin(platform, mac_ver=lambda: release, machine=lambda: "arm64")
     machine._coreml_library = lambda: Path("libcoremlpython.so")
     machine.macos_version.cache_clear()
-    answers = machine._can_predict()
-    machine.sys, machine.platform = sys, platform  # its caches and memory are this machine's
-    for module in (machine, device):
-        module.CAN_PREDICT, module.CAN_PREDICT_REASON = answers
-    device.sys = Darwin(sys, platform="darwin")
-    device.platform = Darwin(platform, machine=lambda: "arm64")
+    machine.CAN_PREDICT, machine.CAN_PREDICT_REASON = machine._can_predict()
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ from unittest.mock import patch
 
 from _networks import half, save
 from _patience import HANGING
-from ane_book import device
 from coremltools.converters.mil import Builder as mb
 from coremltools.models import compute_device, compute_plan
+from mlprogram import machine
 from mlprogram.ane.mac import plan as coreml_plan
 from mlprogram.ane.mac.plan import CoreMLPlan, PlannedOp
 from mlprogram.ane.mac.probe import Probe
@@ -110,7 +110,7 @@ def test_a_recorded_plan_beside_the_prediction(placement, tmp_path):
 
 
 def test_off_a_mac_one_line_says_why(placement, monkeypatch):
-    monkeypatch.setattr(device, "macos_version", lambda: None)
+    monkeypatch.setattr(machine, "macos_version", lambda: None)
     plan = coreml_plan.read_plan(placement.package, "main")
     assert plan.line(placement) == "actual: unmeasured (needs a Mac)"
     assert plan.facts(placement) == {"measured": False, "reason": "needs a Mac"}
@@ -120,7 +120,7 @@ def test_a_child_tells_the_plan(placement, tmp_path):
     """The parent's side, with a child that writes what was recorded."""
     events = tmp_path / "told.jsonl"
     events.write_text(json.dumps({"step": "plan", "ops": recorded(tmp_path)}) + "\n")
-    tell = f"import os, shutil; shutil.copy({str(events)!r}, os.environ['ANE_BOOK_FOLDER'] + NAME)"
+    tell = f"import os, shutil; shutil.copy({str(events)!r}, os.environ['MLPROGRAM_FOLDER'] + NAME)"
     tell = tell.replace("NAME", "'/events.jsonl'")
     plan = coreml_plan.ask(placement.package, "main", [sys.executable, "-c", tell])
     assert plan.agreement(placement) == (5, 9)

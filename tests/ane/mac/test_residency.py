@@ -9,19 +9,17 @@ from pathlib import Path
 import re
 import sys
 
-from _command import ane_book as command
+from _command import mlprogram as command
 from _command import refused
 from _long import long_but
 from _nine_ops import nine_ops
 from _patience import HANGING, until
-from ane_book import device
-from ane_book.evidence.residency import bundle_level, measure_each
-from ane_book_pages import diagrams
+from mlprogram import machine
 from mlprogram.ane.mac import verdict
 from mlprogram.ane.mac.child import Outcome, run
 from mlprogram.ane.mac.plan import CoreMLPlan, PlannedOp
 from mlprogram.ane.mac.residency import measure
-from mlprogram.ane.mac.verdict import Residency, judge, messages
+from mlprogram.ane.mac.verdict import judge, messages
 import numpy as np
 import pytest
 
@@ -40,7 +38,7 @@ def measured(package: Path, mode: str, soak: int = 125, **options):
 
 
 def test_off_a_mac_it_is_unmeasured_and_says_why(package):
-    if device.neural_engine()[0]:
+    if machine.neural_engine()[0]:
         pytest.skip("this machine can tell")
     found = measure(package)
     assert found.verdict == "unmeasured" and "macOS" in found.reason
@@ -73,61 +71,17 @@ def test_a_resident_program_may_be_slower_than_the_cpu_and_that_is_said(package,
     assert found.verdict == "resident" and found.figures["speed_to_cpu"] == 0.25
     assert re.search(r"; the CPU alone is \d+(\.\d+)? times as fast$", found.reason), found.reason
     assert resident.figures["speed_to_cpu"] == 2 and "the CPU alone" not in resident.reason
-    level = bundle_level({"slow": found, "fast": resident})
-    assert level.status == "passed" and level.figures["slower_than_cpu"] == 1
-    assert level.figures["soak"] == min(found.figures["soaked"], resident.figures["soaked"]) > 0
-    assert level.reason.endswith("2 functions run on the ANE, 1 of them slower than the CPU alone")
-
-
-def test_a_bundles_level_names_wrong_numbers_before_all_else():
-    found = {
-        "a": Residency("elsewhere", "planned on the CPU"),
-        "b": Residency("numbers", "state 'keys' does not hold"),
-        "c": Residency("resident", "it is"),
-    }
-    level = bundle_level(found)
-    assert level.reason.startswith("1 of 3 functions run on the ANE; b: numbers: state 'keys'")
 
 
 class TestInputs:
-    """The child copies what it is given."""
-
-    def given(self, path: Path, tmp_path: Path, function: str | None = None):
+    def test_a_package_alone_gets_random_ones_and_that_is_said(self, package, tmp_path, resident):
         copy = (
             "import pathlib, shutil, sys; own = pathlib.Path(sys.argv[2]).with_name('inputs.npz'); "
             "shutil.copy(own, sys.argv[1])"
         )
-        for key, found in measure_each(
-            path, function, command=[sys.executable, "-c", copy, str(tmp_path / "given.npz")]
-        ):
-            with np.load(tmp_path / "given.npz") as file:
-                yield key, found, dict(file)
-
-    @pytest.mark.parametrize("kv", ["state", "host"])
-    def test_a_bundles_programs_get_its_golden_tokens(self, tiny_bundle, tmp_path, kv):
-        bundle = tiny_bundle("llama", kv=kv, tiers=(16,))[1]
-        golden, keys = bundle.golden(), []
-        for key, found, inputs in self.given(bundle.path, tmp_path):
-            function = bundle.manifest.tiered.get(key.split()[-1])
-            keys.append(key)
-            assert found.figures["inputs"] == "golden", key
-            first = golden["hidden"][0 if key.startswith("layers") else -1]
-            T = inputs["hidden"].shape[3]
-            expected = first[:, :T].astype(np.float16)
-            assert np.array_equal(inputs["hidden"][0, :, 0, : expected.shape[1]], expected), key
-            if key.startswith("layers"):
-                T, S = function
-                (mask,) = (a for a in inputs.values() if a.shape == (1, 1, T, S + T))
-                assert inputs.get("position", 0) == 0 and (mask[..., :S] == -40_000).all()
-                assert (mask[..., S:] == 0).sum() == T * (T + 1) // 2
-                caches = [a for a in inputs.values() if a.shape[2:3] == (S,)]
-                assert len(caches) == (2 if kv == "host" else 0)
-                assert not any(cache.any() for cache in caches)
-        functions = {key.split()[-1] for key in keys}
-        assert functions == {"decode", "prefill", "decode_s16", "prefill_s16"}
-
-    def test_a_package_alone_gets_random_ones_and_that_is_said(self, package, tmp_path, resident):
-        ((_, found, inputs),) = self.given(package, tmp_path)
+        file = tmp_path / "given.npz"
+        found = measure(package, command=[sys.executable, "-c", copy, str(file)])
+        inputs = np.load(file)
         assert found.figures["inputs"] == "random" and inputs["x"].std() > 0.5
         assert "on random inputs" in resident.reason
 
@@ -135,15 +89,6 @@ class TestInputs:
         nothing = [sys.executable, "-c", ""]
         found = measure(package, inputs={"x": np.ones((1, 8, 4, 4))}, command=nothing)
         assert found.figures["inputs"] == "given"
-
-    def test_what_goes_past_experts_is_random(self, tagger, tmp_path):
-        bundle = tagger("narrow", experts="dispatch")[1]
-        which = {
-            key.split()[0]: found.figures["inputs"]
-            for key, found, _ in self.given(bundle.path, tmp_path, "encode_64")
-        }
-        assert which["trunk_00.mlpackage"] == "golden"
-        assert which["trunk_01.mlpackage"] == "partly golden"
 
 
 def account(folder: Path, ops: list[PlannedOp], output: np.ndarray) -> Outcome:
@@ -204,7 +149,7 @@ def test_results_times_and_memory_are_judged(tmp_path, expected, given):
     assert slower == found.reason.endswith("; the CPU alone is 4 times as fast")
 
 
-def test_docstring_and_figure_have_the_verdicts_in_the_order_of_the_code():
+def test_the_docstring_has_the_verdicts_in_the_order_of_the_code():
     words = re.findall(r"^    ([a-z]+)  ", verdict.__doc__, re.M)
     assert words[-2:] == ["resident", "unmeasured"]
     told = {"_ended": 3, "_refused": 1, "_numbers": 1, "_elsewhere": 1, "_silent": 1, "_soaked": 2}
@@ -214,9 +159,6 @@ def test_docstring_and_figure_have_the_verdicts_in_the_order_of_the_code():
     for check, found in zip(verdict.CHECKS, asked, strict=True):
         own = {next(left) for _ in range(told[check.__name__])}
         assert own <= found, (check.__name__, own)
-    texts = [text.get_text() for text in diagrams.residency().axes[0].texts]
-    drawn = [word for text in texts for word in text.split(", ") if word in words]
-    assert drawn == words[:-1]
 
 
 VERDICTS = {
@@ -270,7 +212,7 @@ def test_nothing_that_a_child_started_outlives_it(tmp_path):
 
 def test_half_a_line_of_a_child_that_died_is_left_out(tmp_path):
     script = (
-        "import os, pathlib; f = pathlib.Path(os.environ['ANE_BOOK_FOLDER'], 'events.jsonl'); "
+        "import os, pathlib; f = pathlib.Path(os.environ['MLPROGRAM_FOLDER'], 'events.jsonl'); "
         'f.write_text(\'{"step": "started", "next": "x"}\\n{"step": "pl\'); os.abort()'
     )
     outcome = run([sys.executable, "-c", script], tmp_path, timeout=HANGING, memory=1 << 40)
@@ -315,36 +257,11 @@ def test_messages_of_compilers_are_known(line):
 
 
 def test_what_is_no_package_is_told_on_any_machine(tmp_path):
-    assert "no such package" in refused("residency", tmp_path / "none.mlpackage")
-    assert "is not a .mlpackage" in refused("residency", tmp_path)
+    assert "no such package" in refused("residency", tmp_path / "none.mlpackage", by=command)
+    assert "is not a .mlpackage" in refused("residency", tmp_path, by=command)
 
 
 def test_the_command_says_that_it_is_unmeasured(package):
     done = command("residency", package)
-    if not device.neural_engine()[0]:
+    if not machine.neural_engine()[0]:
         assert done.returncode == 3 and "unmeasured" in done.stdout
-
-
-class TestStates:
-    """Rows that two calls write, one behind the other, read back from the states."""
-
-    def measured(self, bundle, function: str, mode: str = "forget"):
-        command = [sys.executable, str(MAC), mode]
-        package = bundle.path / bundle.manifest.shards[0].package
-        return measure(package, function, command=command, soak=1, timeout=HANGING)
-
-    @pytest.mark.parametrize("form", ["rows", "apple"])
-    @pytest.mark.parametrize("function", ["decode", "prefill"])
-    def test_a_state_that_is_lost_is_named_and_how_to_convert(self, tiny_bundle, function, form):
-        _, bundle = tiny_bundle("llama", kv="state", state_write="update", form=form)
-        found = self.measured(bundle, function)
-        assert found.verdict == "numbers"
-        assert "state 'keys' does not hold after two calls what the first one wrote" in found.reason
-        assert "convert with --state-write select, or --kv host (claim state-slice)" in found.reason
-
-    @pytest.mark.parametrize("form", ["rows", "apple"])
-    def test_the_remedy_holds_there_and_neither_is_wrong_elsewhere(self, tiny_bundle, form):
-        _, select = tiny_bundle("llama", kv="state", state_write="select", form=form)
-        _, update = tiny_bundle("llama", kv="state", state_write="update", form=form)
-        for bundle, mode in ((select, "forget"), (update, "well")):
-            assert self.measured(bundle, "prefill", mode).verdict == "resident"

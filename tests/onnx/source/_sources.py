@@ -9,7 +9,6 @@ from copy import deepcopy
 from pathlib import Path
 import warnings
 
-import ane_book  # noqa: F401  silences what coremltools prints
 import coremltools as ct
 import numpy as np
 import torch

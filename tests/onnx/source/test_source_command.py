@@ -1,16 +1,20 @@
-"""`ane-book diff PACKAGE --source`: exit codes, JSON, inputs, one clear error for what is bad."""
+"""`mlprogram diff PACKAGE --source`: exit codes, JSON, inputs, one clear error for what is bad."""
 
+from functools import partial
 import io
 import json
 import zipfile
 
-from _command import ane_book, refused
+import _command
+from _command import mlprogram
 from _sources import NETWORKS, export, faulty, made, package
-from ane_book.errors import InvalidInput
+from mlprogram.errors import InvalidInput
 from mlprogram.onnx.source import compare_with_source
 import numpy as np
 import pytest
 import torch
+
+refused = partial(_command.refused, by=mlprogram)
 
 FACTORY = """
 import torch
@@ -51,10 +55,10 @@ def files(tmp_path_factory):
 def test_exit_codes_and_what_is_said(files, ending):
     source = files / f"source{ending}"
     trust = ["--trust-source"] * (ending == ".pt2")
-    sound = ane_book("diff", files / "sound.mlpackage", "--source", source, *trust)
+    sound = mlprogram("diff", files / "sound.mlpackage", "--source", source, *trust)
     assert sound.returncode == 0, sound.stdout + sound.stderr
     assert "the package computes what its source computes" in sound.stdout
-    wrong = ane_book("diff", files / "wrong.mlpackage", "--source", source, *trust)
+    wrong = mlprogram("diff", files / "wrong.mlpackage", "--source", source, *trust)
     assert wrong.returncode == 1
     lines = wrong.stdout.splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("first apart: "))
@@ -65,9 +69,7 @@ def test_exit_codes_and_what_is_said(files, ending):
 
 
 def test_as_json(files):
-    done = ane_book(
-        "diff", files / "wrong.mlpackage", "--source", files / "source.onnx", "--json"
-    )
+    done = mlprogram("diff", files / "wrong.mlpackage", "--source", files / "source.onnx", "--json")
     facts = json.loads(done.stdout)
     assert done.returncode == 1 and facts["equal"] is False
     assert facts["first"]["node"]["op"] == "Softmax" and facts["first"]["kind"] == "axis"
@@ -83,7 +85,7 @@ def test_a_factory(tmp_path):
     network, (x,) = scope["make"]()
     package(network.eval(), {"x": x}, tmp_path / "model.mlpackage", True)
     place = f"python:{tmp_path / 'model.py'}"
-    done = ane_book("diff", tmp_path / "model.mlpackage", "--source", f"{place}:make")
+    done = mlprogram("diff", tmp_path / "model.mlpackage", "--source", f"{place}:make")
     assert done.returncode == 0, done.stdout + done.stderr
     said = refused("diff", tmp_path / "model.mlpackage", "--source", f"{place}:nothing")
     assert "has to return a module and its inputs" in said
@@ -107,7 +109,7 @@ def test_a_pt2_that_nobody_trusts_runs_nothing(files, tmp_path):
     with pytest.raises(InvalidInput, match="trust_source=True"):
         compare_with_source(files / "sound.mlpackage", str(tmp_path / "source.pt2"))
     assert not ran.exists()
-    ane_book(*command, "--trust-source")
+    mlprogram(*command, "--trust-source")
     assert ran.exists()  # so the payload is one
 
 
@@ -124,7 +126,7 @@ class Payload:
 def test_inputs_of_a_file(files, tmp_path):
     np.savez(tmp_path / "in.npz", x=np.ones((1, 9, 6), np.float32))
     command = ["diff", files / "sound.mlpackage", "--source", files / "source.onnx"]
-    done = ane_book(*command, "--inputs", tmp_path / "in.npz")
+    done = mlprogram(*command, "--inputs", tmp_path / "in.npz")
     assert done.returncode == 0 and f"on       {tmp_path / 'in.npz'}" in done.stdout
     np.savez(tmp_path / "in.npz", y=np.ones((1, 9, 6), np.float32))
     assert "has no array 'x'; it has: y" in refused(*command, "--inputs", tmp_path / "in.npz")

@@ -1,6 +1,5 @@
 """Detectors whose packages suppress boxes: before and after, and why the two part."""
 
-import ane_book  # noqa: F401  silences what coremltools prints
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.proto import Model_pb2
@@ -106,9 +105,7 @@ def pipeline(path, change="", iou=0.5, least=0.3):
 
 
 def test_the_same_boxes_stay(tmp_path):
-    found = compare_with_source(
-        pipeline(tmp_path / "p.mlpackage"), source(tmp_path / "s.onnx")
-    )
+    found = compare_with_source(pipeline(tmp_path / "p.mlpackage"), source(tmp_path / "s.onnx"))
     assert found.equal and found.suppression.equal, str(found)
     assert "before suppression boxes and confidences agree" in found.suppression.text
     assert found.suppression.after is True

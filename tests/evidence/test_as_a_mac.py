@@ -4,60 +4,24 @@ Core ML's binding, its plan and the kernel's answers are played. All the rest is
 """
 
 import json
-import os
 from pathlib import Path
 import shutil
-import subprocess
 import sys
 
 from _nine_ops import nine_ops
-from _patience import HANGING
+from _played_mac import played
 from ane_book.bundle import Bundle
 from ane_book.evidence.report import read_report
-from mlprogram.ane.mac import child
 import pytest
 
-AS_A_MAC = Path(__file__).with_name("_as_a_mac.py")
-EXPERIMENTS = Path(__file__).parents[3] / "research" / "experiments"
+EXPERIMENTS = Path(__file__).parents[2] / "research" / "experiments"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a Mac has its own")
-
-SYSCTL = """#!/bin/sh
-case "$2" in
-    kern.osversion) echo 25B78 ;;
-    machdep.cpu.brand_string) echo Apple M4 ;;
-    kern.hv_vmm_present) echo ${VIRTUAL:-0} ;;
-esac
-"""
-
-#: The tokenizer's process, which alone has other options first, is any machine's.
-PYTHON = """#!/bin/sh
-case "$1" in
-    -m | *.py) exec "{python}" "{script}" {mode} "$@" ;;
-    *) exec "{python}" "$@" ;;
-esac
-"""
 
 
 @pytest.fixture
 def mac(tmp_path, monkeypatch):
-    """`mac(mode, "residency", ...)` -> the finished command."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("AS_A_MAC", str(tools / "python"))
-
-    def run(mode: str, *arguments) -> subprocess.CompletedProcess:
-        python = PYTHON.format(python=sys.executable, script=AS_A_MAC, mode=mode)
-        for name, text in (("sysctl", SYSCTL), ("python", python)):
-            (tools / name).write_text(text)
-            (tools / name).chmod(0o755)
-        command = [tools / "python", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=HANGING)
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
-
-    return run
+    """`mac(mode, "-m", "ane_book", ...)` -> the finished command."""
+    return played(tmp_path, monkeypatch)
 
 
 def command(*arguments) -> tuple:
@@ -93,22 +57,6 @@ def test_residency_of_a_bundle_goes_into_its_evidence(mac, bundle):
     level = Bundle.open(bundle.path).evidence.levels["L2"]
     assert level.status == "passed" and level.machine["chip"] == "Apple M4"
     assert level.figures["resident"] == len(functions)
-
-
-def test_what_a_compiler_says_is_printed(mac, package):
-    done = mac("refuse", *command("residency", package))
-    assert done.returncode == 1, done.stderr
-    verdict, said, entry = done.stdout.splitlines()
-    assert "refused" in verdict and said.startswith("  compiler: E5RT: ANECCompile() FAILED")
-    assert verdict.endswith("; failed to compile for the engine: CompilationFailure")
-    assert entry.startswith("    compiler-failed: Find the part that it refuses")
-
-
-def test_a_plan_stands_beside_the_prediction(mac, package):
-    done = mac("well", *command("place", package, "--json"))
-    assert done.returncode == 0, done.stderr
-    actual = json.loads(done.stdout)["actual"]
-    assert actual["measured"] and set(actual["devices"].values()) == {"ANE"}
 
 
 def test_a_report_of_a_bundle_and_a_package(mac, bundle, package, tmp_path):
@@ -151,10 +99,3 @@ def test_an_experiment_measures(mac):
     done = mac("well", EXPERIMENTS / "settle_conv_height.py")
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["status"] == "measured" and found["rows"], found
-
-
-@pytest.mark.skipif(shutil.which("ps") is None, reason="no ps here")
-def test_memory_is_asked_of_ps_where_there_is_no_proc(monkeypatch):
-    here = child.resident_bytes()
-    monkeypatch.setattr(child, "Path", lambda path: Path("/nowhere") / path.lstrip("/"))
-    assert child.resident_bytes() == pytest.approx(here, rel=0.5)

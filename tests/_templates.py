@@ -5,7 +5,7 @@ import tomllib
 
 from _smollm2_tokenizer import smollm2
 
-FOLDER = Path(__file__).parent / "templates"
+FOLDER = Path(__file__).parent / "text" / "templates"
 #: Of each template in templates/: whose it is, and why it is refused.
 TEMPLATES = tomllib.loads((FOLDER / "templates.toml").read_text(encoding="utf-8"))
 EXPRESSED = ["smollm2", *(name for name, entry in TEMPLATES.items() if "refused" not in entry)]

@@ -10,7 +10,7 @@ from mlprogram import extras
 from packaging.requirements import Requirement
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDERS = {"mlprogram": ROOT / "mlprogram", "ane-book": ROOT, "ane-serve": ROOT / "ane_serve"}
 
 

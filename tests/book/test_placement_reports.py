@@ -3,9 +3,10 @@
 from collections import Counter
 import json
 
-from _networks import reports
+from _segmenter import script
 import pytest
 
+reports = script("placement_reports")
 KNOWN = {report["name"]: report for report in json.loads(reports.REPORTS.read_text())["reports"]}
 NOTE = reports.ROOT / "research/placement.md"
 

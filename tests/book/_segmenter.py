@@ -6,7 +6,7 @@ from pathlib import Path
 from ane_book_pages.placement_networks import read_plans
 from ane_book_pages.placement_published import read_graphs
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ESTIMATES = ROOT / "research/measurements/segmenter_estimates.json"
 GRAPHS = read_graphs(ESTIMATES)
 PLANS = read_plans(ROOT / "research/measurements/network_plans.json")

@@ -12,7 +12,7 @@ from ane_book_pages.cost_published import Figure, Role, decode_figures, read_row
 from mlprogram.ane.cost import parameter, predict
 import pytest
 
-PUBLISHED = Path(__file__).parents[3] / "research" / "measurements" / "published.json"
+PUBLISHED = Path(__file__).parents[2] / "research" / "measurements" / "published.json"
 ROWS = read_rows(PUBLISHED)
 FIGURES = decode_figures(ROWS)
 JUDGED = fit.judged(FIGURES)

@@ -1,6 +1,6 @@
 """Each operator of ONNX Runtime alone, as we read it, against onnxruntime: random attributes.
 
-EXAMPLES=200 python -m pytest tests/onnx/test_decoder_operators.py      the long check
+EXAMPLES=200 python -m pytest tests/weights/onnx/test_decoder_operators.py      the long check
 """
 
 import os

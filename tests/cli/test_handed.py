@@ -1,0 +1,57 @@
+"""The commands of `mlprogram` that `ane-book` has too: bundles, models' names, and weights.
+
+What they do of a package is tested with mlprogram. What is no package is in `test_cli.py`, weights
+among it.
+"""
+
+import json
+
+from _command import ane_book, refused
+from mlprogram import MLProgram
+import onnx
+from onnx import helper
+import pytest
+
+NAME = "privacy-filter-small"
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_bundle):
+    return tiny_bundle("llama", kv="state")[1].path
+
+
+def test_place_and_check_take_a_bundle(bundle):
+    placed = json.loads(ane_book("place", bundle, "--json").stdout)
+    assert {each["function"] for each in placed} == {"decode", "prefill"}
+    assert "in 2 packages" in ane_book("check", bundle, "--github").stdout
+
+
+def test_place_and_check_take_a_models_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
+    placed = json.loads(ane_book("place", NAME, "--json").stdout)
+    (made,) = (path for path in tmp_path.rglob("*.mlpackage"))
+    assert [each["package"] for each in [placed]] == [str(made)]
+    assert "in 1 package" in ane_book("check", NAME, "--github").stdout
+
+
+def test_explain_is_the_same():
+    assert "compiler-failed" in ane_book("explain", "ANECCompile() FAILED").stdout
+
+
+@pytest.mark.parametrize("words", [["diff", "--source", "model.onnx"], ["save", "x.mlmodelc"]])
+def test_a_bundle_has_packages_of_which_one_is_named(bundle, words):
+    name, *rest = words
+    assert "run one of its packages, head.mlpackage" in refused(name, bundle, *rest)
+
+
+def test_convert_takes_a_graph_and_refuses_what_is_of_language_models(tmp_path):
+    kinds = [helper.make_tensor_value_info(name, 1, [1, 3]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", kinds[:1], kinds[1:])
+    path, out = tmp_path / "m.onnx", tmp_path / "m.mlpackage"
+    onnx.save(helper.make_model(graph, ir_version=8), path)
+    said = refused("convert", path, "--out", out, "--quant", "int8")
+    assert "--quant is of language models" in said
+    assert ane_book("convert", path, "--out", out).stdout == f"{out}\n"
+    assert [*MLProgram(out).outputs] == ["y"]
+    for options in (["--no-check"], ["--inputs", "in.npz"]):
+        assert "of .onnx graphs" in refused("convert", "smollm2-135m-instruct", *options)
