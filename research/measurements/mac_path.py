@@ -23,15 +23,20 @@ sys.path.append(str(ROOT / "benchmarks"))
 from _common import record
 
 NAME = "mac_path"
+MAC = "mlprogram/src/mlprogram/ane/mac"
 MODULES = (
-    "runtime/backends.py",
-    *(f"evidence/mac/{name}.py" for name in ("child", "compiler", "plan", "probe", "residency")),
-    *(f"evidence/mac/{name}.py" for name in ("speed", "verdict")),
-    *(f"evidence/report/{name}.py" for name in ("__init__", "experiments", "gather", "page")),
-    *(f"evidence/report/{name}.py" for name in ("private", "schema")),
-    "cli/residency.py",
-    "cli/report.py",
-    "device.py",
+    *(f"{MAC}/{name}.py" for name in ("child", "compiler", "plan", "probe", "residency")),
+    f"{MAC}/verdict.py",
+    "mlprogram/src/mlprogram/cli/residency.py",
+    "mlprogram/src/mlprogram/machine.py",
+    "ane_book/runtime/backends.py",
+    "ane_book/evidence/residency.py",
+    "ane_book/evidence/speed.py",
+    *(f"ane_book/evidence/report/{name}.py" for name in ("__init__", "experiments", "gather")),
+    *(f"ane_book/evidence/report/{name}.py" for name in ("page", "private", "schema")),
+    "ane_book/cli/residency.py",
+    "ane_book/cli/report.py",
+    "ane_book/device.py",
 )
 WHOLE = "tests/evidence/test_as_a_mac.py"  # the commands, as on a Mac
 TESTS = (
@@ -139,7 +144,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 def traced(tests: tuple[str, ...]) -> dict[str, set[int]]:
     """The lines that ran, by module."""
-    paths = {str(ROOT / "ane_book" / name): name for name in MODULES}
+    paths = {str(ROOT / name): name for name in MODULES}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "sitecustomize.py").write_text(TRACER)
         into = Path(folder) / "lines"
@@ -164,7 +169,7 @@ def main() -> None:
     before, whole = traced(TESTS), traced((WHOLE,))
     rows = {}
     for name in MODULES:
-        source = (ROOT / "ane_book" / name).read_text("utf-8")
+        source = (ROOT / name).read_text("utf-8")
         has, text = lines_of(source), source.splitlines()
         ran = before[name] | whole[name]
         rows[name] = {
