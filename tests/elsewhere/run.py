@@ -21,7 +21,11 @@ import time
 import venv
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("ane_book", "mlprogram", "research", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
+PARTS = (
+    "ane_book", "ane_serve", "book/ane_book_pages", "mlprogram", "research", "pyproject.toml",
+    "README.md", "LICENSE", "NOTICE",
+)  # fmt: skip
+DISTRIBUTIONS = {"mlprogram": "mlprogram", "ane_book": ".", "ane_serve": "ane_serve"}  # folders
 LEFT = shutil.ignore_patterns("__pycache__", "*.egg-info")
 EXECUTE = """
 import sys
@@ -32,8 +36,8 @@ NotebookClient(nbformat.read(sys.argv[1], 4), timeout=1800, kernel_name="python3
 """
 
 
-def wheels(folder: Path) -> list[Path]:
-    """Build the wheels of both libraries without touching the checkout."""
+def sources(folder: Path) -> Path:
+    """A copy of what distributions are made of, so that nothing is built in the checkout."""
     copy = folder / "sources"
     for part in PARTS:
         source = ROOT / part
@@ -41,8 +45,14 @@ def wheels(folder: Path) -> list[Path]:
             shutil.copytree(source, copy / part, ignore=LEFT)
         else:
             shutil.copy(source, copy / part)
-    for source in (copy / "mlprogram", copy):
-        run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source])
+    return copy
+
+
+def wheels(folder: Path) -> list[Path]:
+    """Build the wheels of all distributions."""
+    copy = sources(folder)
+    for each in DISTRIBUTIONS.values():
+        run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, copy / each])
     shutil.rmtree(copy)
     return sorted(folder.glob("*.whl"))
 
