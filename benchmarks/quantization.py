@@ -27,9 +27,8 @@ import torch
 SETTINGS = {
     name: dict(zip(("quant", "quant_head"), name.split(", head "), strict=False))
     for name in (
-        "none", "int8", "int8-tensor", "lut8", "lut6", "lut4", "lut4-g8", "lut4-g32",
-        "lut4-tensor", "lut4-g8, head int8", "int4", "int4, head int8", "int4-channel",
-        "auto:4.5", "auto:5", "auto-int:5",
+        "none", "int8", "int8-tensor", "lut8", "lut6", "lut4", "int4", "int4, head int8",
+        "int4-channel", "auto:4.5", "auto:5",
     )
 }  # fmt: skip
 PROBED, WINDOW, DECODED = "lut4", 256, 48

@@ -171,9 +171,12 @@ def hold_to(bundle: Bundle, options: dict) -> None:
     given = {n: v for n, v in options.items() if n != "progress" and v is not None}
     former = dict(bundle.recipe)
     other = given.get("functions", former["functions"]) != former["functions"]
-    asked = {"functions": given["functions"]} if other else dict(make_recipe(**former | given))
+    # A bundle may be stored by a scheme that `convert` no longer has, so only a given one counts.
+    unasked = {"quant", "quant_head"} - given.keys()
+    whole = former | dict.fromkeys(unasked, "none") | given
+    asked = {"functions": given["functions"]} if other else dict(make_recipe(**whole))
     for name, value in asked.items():
-        if former[name] != value:
+        if name not in unasked and former[name] != value:
             raise InvalidInput(
                 f"{bundle.path} was converted with {name} = {former[name]!r}, not {value!r}; "
                 "convert the model again to change it"

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 from ane_book.bundle.cache import keep
-from ane_book.bundle.parts import ChatSegments, Tokenizer
+from ane_book.bundle.parts import Tokenizer
 from ane_book.conversion.target.key import CONVERTER
 from ane_book.errors import AneBookError
+from ane_book.text.layout import ChatSegments
 from ane_book.text.packed import packed_tokenizer
 from ane_book.text.process import TextProcess
 from ane_book.text.segments import find_segments

@@ -18,9 +18,9 @@ import re
 import time
 from typing import get_args
 
-from ane_book.bundle.parts import DATE, ChatSegments, ChatSystem, Strip
 from ane_book.errors import InvalidInput, UnsupportedModel, first_fault
 from ane_book.text.chat import Messages
+from ane_book.text.layout import DATE, ChatSegments, ChatSystem, Strip
 from ane_book.text.process import TextProcess
 from pydantic import ValidationError
 

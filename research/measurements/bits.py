@@ -37,10 +37,10 @@ import torch
 from torch import Tensor
 
 ROUNDED = (
-    "none", "int8", "int8-tensor", "lut8", "lut6", "lut6-tensor", "int4-channel", "int4",
-    "lut4-g8", "lut4", "lut4-g32", "lut4-tensor", "lut4-g8, head int8", "int4, head int8",
+    "none", "int8", "int8-tensor", "lut8", "lut6", "int4-channel", "int4", "lut4",
+    "int4, head int8",
 )  # fmt: skip
-BUDGETS = {"auto": (4.1, 4.5, 5.0, 5.5, 6.1), "auto-int": (4.1, 4.5, 5.0, 5.5, 6.0)}  # bits
+BUDGETS = (4.1, 4.5, 5.0, 5.5, 6.1)  # bits
 
 
 class Model:
@@ -129,12 +129,11 @@ def main() -> None:
         result["rounded"][name] = {"bytes": size} | measured()
         _show(name, result["rounded"][name], result["weights"])
         record("quantization_bits", result)
-    for family, budgets in BUDGETS.items():
-        for row in _budgets(model, matrices, family, budgets):
-            name = f"{family}:{row.pop('budget'):g}"
-            result["calibrated"][name] = row | measured()
-            _show(name, result["calibrated"][name], result["weights"])
-            record("quantization_bits", result)
+    for row in _budgets(model, matrices):
+        name = f"auto:{row.pop('budget'):g}"
+        result["calibrated"][name] = row | measured()
+        _show(name, result["calibrated"][name], result["weights"])
+        record("quantization_bits", result)
 
 
 def _texts(folder: Path) -> dict[str, list[int]]:
@@ -176,19 +175,18 @@ def _round(model: Model, matrices: dict, quant: str, head: str) -> int:
     return total
 
 
-def _budgets(model: Model, matrices: dict, family: str, budgets: tuple) -> Iterator[dict]:
+def _budgets(model: Model, matrices: dict) -> Iterator[dict]:
     """Give the model what each budget buys; a matrix is encoded once for each scheme."""
-    scheme = find_scheme(f"{family}:5")
-    choices = {name: _choices(w, scheme, moments) for name, (w, moments) in matrices.items()}
+    choices = {name: _choices(w, moments) for name, (w, moments) in matrices.items()}
 
     @cache
     def mended(name: str, by: str) -> tuple[np.ndarray, int]:
         weight, moments = matrices[name]
-        encoded, _ = feedback.encode(weight, find_scheme(by), moments)
-        return encoded.weight().half().numpy(), _bytes(encoded, find_scheme(by).bits)
+        encoded, _ = feedback.encode(weight, AUTO[by], moments)
+        return encoded.weight().half().numpy(), _bytes(encoded, AUTO[by].bits)
 
     weights = sum(weight.numel() for weight, _ in matrices.values())
-    for budget in budgets:
+    for budget in BUDGETS:
         chosen = allot(list(choices.values()), int(budget * weights / 8))
         size = 0
         for name, choice in zip(choices, chosen, strict=True):
@@ -196,7 +194,7 @@ def _budgets(model: Model, matrices: dict, family: str, budgets: tuple) -> Itera
             model.put(name, torch.from_numpy(stored).float())
             size += own
         taken = [choice.scheme for choice in chosen]
-        counts = {by: taken.count(by) for by in AUTO[family]}
+        counts = {by: taken.count(by) for by in AUTO}
         yield {"budget": budget, "bytes": size, "schemes": counts,
                "expected": sum(choice.loss for choice in chosen)}  # fmt: skip
 

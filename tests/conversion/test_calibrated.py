@@ -5,7 +5,7 @@ import json
 
 import ane_book
 from ane_book.conversion.plan import plan
-from ane_book.conversion.quantize import SCHEMES, Encoded, allotment, calibrate, find_scheme
+from ane_book.conversion.quantize import AUTO, SCHEMES, Encoded, allotment, calibrate
 from ane_book.conversion.quantize import encode as encode_plainly
 from ane_book.conversion.quantize.allot import Choice, allot
 from ane_book.conversion.quantize.calibrate import Calibration
@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 
-WAYS = ("int4-channel", "int8", "int8-tensor", "lut4-g8", "lut6", "lut4-tensor")
+WAYS = AUTO | {name: SCHEMES[name] for name in ("int4-channel", "int8-tensor")}
 
 
 def likely_inputs(channels: int, tokens: int = 4000) -> torch.Tensor:
@@ -50,7 +50,7 @@ class TestFeedback:
 
     @pytest.mark.parametrize("name", WAYS)
     def test_outputs_are_nearer_than_by_rounding(self, name):
-        weight, scheme = self.W[:, :, None, None], SCHEMES[name]
+        weight, scheme = self.W[:, :, None, None], WAYS[name]
         with_text, _ = encode(weight, scheme, moments_of(self.H, torch.ones(64)))
         errors = [
             ((decoded(stored) - self.W) @ self.X.T).square().mean()
@@ -60,7 +60,7 @@ class TestFeedback:
 
     @pytest.mark.parametrize("name", WAYS)
     def test_its_form_is_that_of_the_scheme(self, name):
-        weight, scheme = self.W[:, :, None, None], SCHEMES[name]
+        weight, scheme = self.W[:, :, None, None], WAYS[name]
         with_text, _ = encode(weight, scheme, moments_of(self.H, torch.ones(64)))
         pair = with_text, encode_plainly(weight, scheme)
         assert pair[0].op == pair[1].op and pair[0].shape == weight.shape
@@ -74,7 +74,7 @@ class TestFeedback:
     def test_the_loss_it_expects_is_that_of_the_error(self, name):
         """Half of tr(D H D'), with the damping, each output by how much the loss feels it."""
         felt = torch.linspace(0.1, 3, 64)
-        stored, expected = encode(self.W[:, :, None, None], SCHEMES[name], moments_of(self.H, felt))
+        stored, expected = encode(self.W[:, :, None, None], WAYS[name], moments_of(self.H, felt))
         D = decoded(stored) - self.W
         H = self.H + DAMPING * self.H.diagonal().mean() * torch.eye(96)
         assert expected == pytest.approx(float(((D @ H) * D).sum(1) @ felt / 2), rel=2e-3)
@@ -87,7 +87,7 @@ class TestFeedback:
         )
         assert np.isfinite(expected) and decoded(stored).isfinite().all()
         _, nothing = encode(
-            self.W[:, :, None, None], SCHEMES["lut4-g8"],
+            self.W[:, :, None, None], AUTO["lut4-g8"],
             moments_of(torch.zeros(96, 96), torch.ones(64)),
         )  # fmt: skip
         assert nothing == pytest.approx(0, abs=1e-6)
@@ -215,7 +215,7 @@ class TestBundle:
         sizes = sorted(size for _, size in found.values())
         assert sizes == sorted(choice["bytes"] for choice in table.values())
         widths = sorted(int(dtype.lstrip("uint")) for dtype, _ in found.values())
-        assert widths == sorted(find_scheme(c["scheme"]).bits for c in table.values())
+        assert widths == sorted(AUTO[c["scheme"]].bits for c in table.values())
         weights = sum(np.prod(tensor) for tensor in shapes(config))
         assert sum(sizes) <= 6 * weights / 8
         assert not [*calibrated.path.glob("calibration_*")]
@@ -231,7 +231,7 @@ class TestBundle:
         written = sum(file.stat().st_size for file in calibrated.path.rglob("weight.bin"))
         assert 0.8 * planned.weight_bytes < written <= planned.weight_bytes
 
-    def test_it_loses_less_than_the_same_integers_without_a_text(self, tiny, tmp_path, monkeypatch):
+    def test_it_loses_less_than_rounded_palettes_of_four_bits(self, tiny, tmp_path, monkeypatch):
         """On prose, which is not what it was calibrated on; a quarter of a bit is the head's."""
         monkeypatch.setattr(allotment, "TOKENS", 2048)
         model, folder = tiny("llama")
@@ -240,7 +240,7 @@ class TestBundle:
             ane_book.convert(
                 str(folder), out=tmp_path / quant.replace(":", "-"), quant=quant, **options
             )
-            for quant in ("auto-int:4.5", "int4-channel")
+            for quant in ("auto:4.5", "lut4")
         ]
         sessions = [Session(bundle, precision="fp32") for bundle in bundles]
         ids = sessions[0].tokenizer.encode(loss.prose()[:640]).ids
@@ -293,7 +293,7 @@ def test_no_program_is_beyond_the_limit(tiny, tmp_path, monkeypatch):
     assert max(sizes) <= one.bytes
 
 
-@pytest.mark.parametrize(("quant", "head"), [("auto:6", "int8"), ("none", "auto-int:6")])
+@pytest.mark.parametrize(("quant", "head"), [("auto:6", "int8"), ("none", "auto:6")])
 def test_layers_and_head_may_have_a_say_of_their_own(tiny, tmp_path, monkeypatch, quant, head):
     monkeypatch.setattr(allotment, "TOKENS", 256)
     made = ane_book.convert(
@@ -311,16 +311,17 @@ def test_layers_and_head_may_have_a_say_of_their_own(tiny, tmp_path, monkeypatch
         for part, package in [("layers", "layers_00-03.mlpackage"), ("head", "head.mlpackage")]
     }
     assert bool(forms["layers"]) == (quant != "none")
-    assert forms["head"] == {"constexpr_blockwise_shift_scale"}
+    of_head = "constexpr_blockwise_shift_scale" if head == "int8" else "constexpr_lut_to_dense"
+    assert forms["head"] == {of_head}
 
 
 class TestRefusals:
     def convert(self, tiny, **options):
         return ane_book.convert(str(tiny("llama")[1]), context=32, prefill=8, **options)
 
-    @pytest.mark.parametrize("quant", ["auto", "auto:", "auto:4", "auto:9", "auto:-5", "auto:nan"])
+    @pytest.mark.parametrize("quant", ["auto", "auto:4", "auto:9", "auto:nan", "auto-int:5"])
     def test_a_budget_that_is_none(self, tiny, quant):
-        with pytest.raises(InvalidInput, match=r"auto:BITS, auto-int:BITS \(BITS 4.1 to 8\), not"):
+        with pytest.raises(InvalidInput, match=r"stored, auto:BITS \(BITS 4.1 to 8\), not"):
             self.convert(tiny, quant=quant)
 
     def test_an_encoder(self):

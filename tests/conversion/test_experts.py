@@ -269,7 +269,7 @@ class TestConversion:
 
     @pytest.mark.parametrize(
         ("quant", "least"),
-        [("int8", 0.999), pytest.param("lut4-g8", 0.9, marks=pytest.mark.long)],
+        [("int8", 0.999), pytest.param("lut4", 0.9, marks=pytest.mark.long)],
     )
     def test_of_experts_quantised(self, tagger, quant, least):
         """As in one graph: the quality that the scheme leaves; the bytes that were planned."""

@@ -8,7 +8,7 @@ import sys
 
 from _command import ane_book as command
 from _command import refused
-from _tiny import TINY
+from _tiny import REPRESENTATIVES
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.cli import app
@@ -53,12 +53,12 @@ class TestBytes:
         embedding = (bundle.path / "embedding.npy").stat().st_size
         assert 0 < embedding - planned.embedding_bytes <= 128  # the header of a .npy file
 
-    @pytest.mark.parametrize("family", TINY)
-    def test_of_every_family(self, tiny_bundle, family):
+    @pytest.mark.parametrize("family", REPRESENTATIVES)
+    def test_of_every_kind_of_family(self, tiny_bundle, family):
         self.check(tiny_bundle(family, kv="state")[1])
         self.check(tiny_bundle(family, **CUT)[1])
 
-    @pytest.mark.parametrize("quant", ["int4", "lut6-tensor"])
+    @pytest.mark.parametrize("quant", ["int4", "lut6"])
     def test_of_shards(self, tiny_bundle, quant):
         self.check(tiny_bundle("qwen2", quant=quant, quant_head="none", shard_limit=200_000)[1])
 
@@ -173,7 +173,7 @@ class TestNotes:
 
     def test_the_quality_that_was_measured(self):
         for quant, said in (("int8", "+0.7 % perplexity"), ("lut4", "+925 % perplexity"),
-                            ("lut6-g8", "not measured")):  # fmt: skip
+                            ("auto:6", "not measured")):  # fmt: skip
             facts = dict(plan(find_config(QWEN), make_recipe(quant=quant)).facts())
             assert facts["quality"].startswith(f"{said} on SmolLM2-135M; ")
         assert dict(plan(find_config(QWEN), make_recipe()).facts())["quality"].startswith(

@@ -5,7 +5,7 @@ import itertools
 
 from _tiny import tiny_model
 import ane_book
-from ane_book.bundle import Recipe
+from ane_book.bundle import Bundle, Recipe
 from ane_book.conversion.quantize import (
     SCHEMES,
     Encoded,
@@ -14,6 +14,7 @@ from ane_book.conversion.quantize import (
     palettize,
     quantize,
 )
+from ane_book.conversion.recipe import hold_to
 from ane_book.conversion.write.program import PackageWriter
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
@@ -225,8 +226,7 @@ def plain():
     )
 
 
-# For a palette of one channel coremltools needs scikit-learn; its form is that of eight.
-@pytest.mark.parametrize("quant", [name for name in COMPRESSED if not name.endswith("-g1")])
+@pytest.mark.parametrize("quant", COMPRESSED)
 def test_a_package_has_what_coremltools_would_write(tmp_path, plain, quant):
     """Op, operands, types, shapes and stored dtypes of coremltools' own quantizers, iOS 18."""
     layer, model = plain
@@ -240,9 +240,7 @@ def test_a_package_has_what_coremltools_would_write(tmp_path, plain, quant):
         )
         compress = cto.linear_quantize_weights
     else:
-        sizes = {"granularity": "per_tensor"}
-        if scheme.channels:
-            sizes = {"granularity": "per_grouped_channel", "group_size": scheme.channels}
+        sizes = {"granularity": "per_grouped_channel", "group_size": scheme.channels}
         options = cto.OpPalettizerConfig(nbits=scheme.bits, **sizes)
         compress = cto.palettize_weights
     theirs = compress(model, cto.OptimizationConfig(global_config=options))
@@ -309,10 +307,19 @@ def test_all_functions_share_the_compressed_bytes(tiny_bundle, quant):
 
 
 class TestChoice:
-    def test_an_unknown_name_is_answered_with_the_list(self, tiny):
+    @pytest.mark.parametrize("quant", ["int3", "lut4-g8"])
+    def test_an_unknown_name_is_answered_with_the_list(self, tiny, quant):
         _, folder = tiny("llama")
-        with pytest.raises(InvalidInput, match="one of none, int8, .*, lut4, .* not 'int3'"):
-            ane_book.convert(str(folder), quant="int3")
+        with pytest.raises(InvalidInput, match=f"one of none, int8, .*, lut4, .* not '{quant}'"):
+            ane_book.convert(str(folder), quant=quant)
+
+    def test_a_bundle_of_a_scheme_that_went_can_be_held_to_the_rest(self, tiny_bundle):
+        _, bundle = tiny_bundle("llama", quant="lut4", shard_limit=100_000)
+        recipe = bundle.recipe.model_copy(update={"quant": "lut4-g8", "quant_head": "lut4-g8"})
+        old = Bundle(bundle.path, bundle.manifest.model_copy(update={"recipe": recipe}))
+        hold_to(old, {"shard_limit": 100_000})
+        with pytest.raises(InvalidInput, match="converted with quant = 'lut4-g8', not 'int8'"):
+            hold_to(old, {"quant": "int8"})
 
     def test_each_choice_is_a_bundle_of_its_own(self, tiny, tmp_path, monkeypatch):
         monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
@@ -361,5 +368,4 @@ class TestChoice:
     def test_the_command_line_names_every_choice(self):
         said = Recipe.model_fields["quant"].description
         for name in SCHEMES:
-            stem, dash, group = name.rpartition("-")
-            assert name in said or (stem in said and dash + group in said), name
+            assert name in said, name

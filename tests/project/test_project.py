@@ -37,11 +37,15 @@ MAX_BYTES = {".png": 1_000_000, ".safetensors": 10_000_000}  # weights that a sc
 
 #: Where the packages lie, and their floors: a room imports from lower floors and itself, never
 #: sideways or up.
-LIBRARIES = {"mlprogram": ROOT / "mlprogram" / "src" / "mlprogram", "ane_book": ROOT / "ane_book"}
+LIBRARIES = {
+    "mlprogram": ROOT / "mlprogram" / "src" / "mlprogram",
+    "ane_book": ROOT / "ane_book",
+    "ane_serve": ROOT / "ane_serve" / "src" / "ane_serve",
+}
 FLOORS = {
     "mlprogram": [
         "errors",
-        "files machine tables terminal",
+        "extras files machine progress tables terminal",
         "package",
         "ops",
         "analysis",
@@ -50,29 +54,33 @@ FLOORS = {
         "contents coreml compare pipe",
         "execute",
         "kernel_report compare.packages",
+        "ane coreai onnx",
+        "cli",
         "__main__",
     ],
     "ane_book": [
-        "errors rope progress extras layout",
-        "claims host options",
-        "bundle.parts",
-        "device models text bundle.npy cli.options",
-        "bundle",
-        "bundle.cache weights.source",
-        "coreai",
-        "weights.folder",
-        "onnx",
-        "weights",
+        "device errors layout rope",
+        "host options",
+        "models text",
+        "bundle weights",
         "reference",
-        "conversion",
-        "runtime onnx.graph",
-        "onnx.check",
-        "evidence cli.terminal bench",
-        "book",
-        "cluster",
-        "serve",
+        "conversion runtime",
+        "evidence",
         "cli",
         "__main__",
+    ],
+    "ane_serve": [
+        "page tools",
+        "splitting",
+        "generation",
+        "api bench cluster",
+        "keys pool",
+        "jobs",
+        "metrics",
+        "middleware sending",
+        "app json_lines",
+        "server",
+        "cli",
     ],
 }
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import subprocess
 import tomllib
 
-from ane_book.bundle.parts import ChatSegments
 from ane_book.errors import InvalidInput
+from ane_book.text.layout import ChatSegments
 from ane_book.text.process import TextProcess
 from ane_book.text.segments import find_segments, join_segments, random_conversations
 from ane_book.text.template import render

@@ -6,9 +6,9 @@ import re
 import sys
 
 from _templates import EXPRESSED, FOLDER, TEMPLATES, template
-from ane_book.bundle.parts import ChatSegments, ChatSystem
 from ane_book.errors import InvalidInput, UnsupportedModel
 from ane_book.text import process, segments
+from ane_book.text.layout import ChatSegments, ChatSystem
 from ane_book.text.process import TextProcess
 from ane_book.text.segments import find_segments, join_segments, random_conversations
 from ane_book.text.template import render

@@ -14,7 +14,7 @@ from pathlib import Path
 from ane_book.conversion.encoding import Encoding
 from ane_book.conversion.plan import Plan
 from ane_book.conversion.plan.shards import blob_bytes
-from ane_book.conversion.quantize import AUTO, Scheme, find_scheme
+from ane_book.conversion.quantize import AUTO, find_scheme
 from ane_book.conversion.quantize.allot import Choice, allot
 from ane_book.conversion.quantize.calibrate import HEAD, TOKENS, Calibration, calibration_text
 from ane_book.conversion.quantize.feedback import Moments, encode
@@ -58,7 +58,7 @@ class Allotment(Encoding):
         choices, shares = {}, {}
         for name, weight, scheme, moments in self._matrices(report):
             if scheme.form == "auto":
-                choices[name] = _choices(weight, scheme, moments)
+                choices[name] = _choices(weight, moments)
                 shares[name] = scheme.budget * weight.numel() / 8
         table = _spend(choices, shares)
         for names in self._programs(choices):
@@ -101,7 +101,7 @@ class Allotment(Encoding):
         table, moments = self._table(), self._calibration().of(layer)
         names = {name: f"layers.{layer}.{name}" for name in moments}
         stored = {
-            name: encode(state[name], find_scheme(table[key]), moments[name])[0]
+            name: encode(state[name], AUTO[table[key]], moments[name])[0]
             for name, key in names.items()
             if key in table
         }
@@ -113,7 +113,7 @@ class Allotment(Encoding):
         (moments,) = self._calibration().of(HEAD).values()
         for part, i in enumerate(splits):
             if f"head.{i}" in table:
-                scheme, name = find_scheme(table[f"head.{i}"]), f"parts.{part}.weight"
+                scheme, name = AUTO[table[f"head.{i}"]], f"parts.{part}.weight"
                 stored[name] = encode(weights[name], scheme, moments.of_rows(rows[i]))[0]
         return weights | stored
 
@@ -137,15 +137,14 @@ def _spend(choices: dict[str, list[Choice]], shares: dict[str, float]) -> dict[s
     return dict(zip(choices, chosen, strict=True))
 
 
-def _choices(weight: Tensor, scheme: Scheme, moments: Moments) -> list[Choice]:
+def _choices(weight: Tensor, moments: Moments) -> list[Choice]:
     """Bytes and loss of each scheme that may be taken; the loss is estimated on some rows."""
     outputs, choices = len(weight), []
     rows = torch.arange(outputs)
     if outputs >= STRETCH * EVERY and outputs % STRETCH == 0:
         rows = rows.view(-1, STRETCH)[::EVERY].flatten()
     share = float(moments.outputs[rows].sum() / moments.outputs.sum().clamp(min=1e-30))
-    for name in AUTO[scheme.family]:
-        candidate = find_scheme(name)
+    for name, candidate in AUTO.items():
         _, loss = encode(weight[rows], candidate, moments.of_rows(rows))
         size = sum(blob_bytes(weight.shape, candidate))
         choices.append(Choice(name, size, loss / max(share, 1e-30)))

@@ -19,7 +19,7 @@ class Scheme:
 
     bits: of a stored number. channels: output channels that share a scale or a palette; 0 for all.
     block: input channels that share a scale; 0 for all. budget: with "auto", the average bits of a
-    weight; family: with "auto", the key of `AUTO` whose schemes may be taken.
+    weight.
     """
 
     form: Literal["plain", "linear", "palette", "auto", "stored"]
@@ -27,7 +27,6 @@ class Scheme:
     channels: int = 0
     block: int = 0
     budget: float = 0.0
-    family: str = ""
 
     def groups(self, outputs: int) -> int:
         """The number of groups of so many output channels; 1 where they do not divide evenly."""
@@ -42,28 +41,25 @@ def _parts(channels: int, size: int) -> int:
     return channels // size if size and channels % size == 0 else 1
 
 
-#: Scales for each output channel or for all, palettes for groups of output channels or for all, and
-#: "int4", with a scale for each 32 input channels, which is made for a Mac's GPU. What each means
-#: for the Neural Engine is in `mlprogram.ane.claims` (scale-per-block, int4-per-channel,
-#: palette-slow, integers-on-cpu).
+#: Scales for each output channel or for all, palettes for groups of 16 output channels, and "int4",
+#: with a scale for each 32 input channels, which is made for a Mac's GPU. What each means for the
+#: Neural Engine is in `mlprogram.ane.claims` (scale-per-block, int4-per-channel, palette-slow,
+#: integers-on-cpu).
 SCHEMES = {
     "none": Scheme("plain", 16),
     "int8": Scheme("linear", 8, 1),
     "int8-tensor": Scheme("linear", 8),
     **{f"lut{bits}": Scheme("palette", bits, 16) for bits in (4, 6, 8)},
-    **{
-        f"lut{bits}-{name}": Scheme("palette", bits, channels)
-        for bits in (4, 6, 8)
-        for name, channels in (("g1", 1), ("g8", 8), ("g32", 32), ("tensor", 0))
-    },
     "int4": Scheme("linear", 4, 1, 32),
     "int4-channel": Scheme("linear", 4, 1),
 }
 
 
-#: What a budget is spent on: palettes, or the integers with a scale for each output channel that
-#: ran fast where palettes did not (claims int4-per-channel and palette-slow).
-AUTO = {"auto": ("lut4-g8", "lut6", "int8"), "auto-int": ("int4-channel", "int8")}
+#: What a budget is spent on. The smallest, a palette for 8 output channels, is no scheme by itself.
+AUTO = {
+    "lut4-g8": Scheme("palette", 4, 8),
+    **{name: SCHEMES[name] for name in ("lut6", "int8")},
+}
 BUDGET = 4.1, 8.0  # bits
 
 #: Keep the integers that a file has, such as an ONNX bundle's; all other weights become fp16.
@@ -80,10 +76,6 @@ LOSSES = {
     "lut8": 0.00331,
     "lut6": 0.0667,
     "lut4": 9.25,
-    "lut4-g8": 4.46,
-    "lut4-g8, head int8": 1.18,
-    "lut4-g32": 13.6,
-    "lut4-tensor": 26_300.0,
     "int4": 0.46,
     "int4, head int8": 0.288,
     "int4-channel": 1.7,
@@ -94,7 +86,7 @@ BROKEN = 0.5  # a model that has lost so much answers nonsense
 
 def loss_of(quant: str, head: str | None = None) -> str:
     """What a scheme cost SmolLM2-135M, such as "+0.7 % perplexity", or that nobody measured it."""
-    loss = LOSSES.get(_together(quant, head))
+    loss = LOSSES.get(quant if head in (None, quant) else f"{quant}, head {head}")
     return "not measured" if loss is None else f"{percent(loss)} perplexity"
 
 
@@ -103,20 +95,13 @@ def percent(loss: float) -> str:
     return f"{100 * loss:+,.{1 if loss < 0.1 else 0}f} %"
 
 
-def _together(quant: str, head: str | None) -> str:
-    return quant if head in (None, quant) else f"{quant}, head {head}"
-
-
 def scheme_warning(quant: str | None, head: str | None = None) -> str:
     """A warning about these schemes, "" for most."""
     quant, sentences = quant or "none", []
     names = dict.fromkeys((quant, head or quant))
     if blocks := [name for name in names if find_scheme(name).block]:
         sentences.append(f"{claims.find('scale-per-block').note(blocks[0])}.")
-    together = _together(quant, head)
     losses = {name: LOSSES.get(name, 0.0) for name in names}
-    if together in LOSSES:
-        losses = {together: LOSSES[together]}
     worst = max(losses, key=losses.__getitem__)
     if losses[worst] >= BROKEN:
         sentences.append(
@@ -133,9 +118,9 @@ def find_scheme(name: str) -> Scheme:
         return SCHEMES[name]
     if name == STORED:  # as many bits, and blocks, as the file has
         return Scheme("stored", 16, 1, 1)
-    budget = re.fullmatch(r"(auto|auto-int):(\d+(?:\.\d+)?)", name)
-    if budget and BUDGET[0] <= float(budget[2]) <= BUDGET[1]:
-        return Scheme("auto", 16, budget=float(budget[2]), family=budget[1])
-    names = ", ".join([*SCHEMES, STORED, *(f"{family}:BITS" for family in AUTO)])
+    budget = re.fullmatch(r"auto:(\d+(?:\.\d+)?)", name)
+    if budget and BUDGET[0] <= float(budget[1]) <= BUDGET[1]:
+        return Scheme("auto", 16, budget=float(budget[1]))
+    names = ", ".join([*SCHEMES, STORED, "auto:BITS"])
     bits = f"{BUDGET[0]:g} to {BUDGET[1]:g}"
     raise InvalidInput(f"quant must be one of {names} (BITS {bits}), not {name!r}")

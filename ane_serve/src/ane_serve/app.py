@@ -78,13 +78,14 @@ class Service:
     """The work behind the routes."""
 
     def __init__(self, pool: Pool, jobs: Jobs, seconds: float, texts: bool):
-        self.pool, self.jobs, self.seconds, self.texts = pool, jobs, seconds, texts
+        self.pool, self.jobs, self.texts = pool, jobs, texts
+        self._doing = lambda job, receive: jobs.doing(job, receive, seconds)
 
     def text(self, request: Request, model: Model, asked, ask: Ask, shape) -> Response:
         if self.texts:
             request.state.note.facts |= {"prompts": ask.prompts, "answers": shape.texts}
         job = Job(model, lambda served: answers(served, ask))
-        return TextAnswer(self, job, request.state.note, shape, asked)
+        return TextAnswer(self._doing, job, request.state.note, shape, asked)
 
     def chat(
         self, request: Request, asked: requests.Chat, shaped: type[ChatShape] = ChatShape, **shape
@@ -117,12 +118,12 @@ class Service:
             return embedded(embedder, asked.texts(), asked.prompt, asked.dimensions)
 
         job = Job(model, steps)
-        return VectorsAnswer(self, job, request.state.note, asked.encoding_format)
+        return VectorsAnswer(self._doing, job, request.state.note, asked.encoding_format)
 
     def rerank(self, request: Request, asked: requests.Rerank) -> Response:
         model, texts = self.pool.find(asked.model, RERANKING, TEXT), asked.texts()
         job = Job(model, lambda slot: scored(slot, asked.query, texts))
-        return RankingAnswer(self, job, request.state.note, asked)
+        return RankingAnswer(self._doing, job, request.state.note, asked)
 
     def choose(self, request: Request, asked: requests.Choose) -> Response:
         model = self.pool.find(asked.model, TEXT)
@@ -131,7 +132,7 @@ class Service:
             raise Refusal(400, message, code="unsupported_value", param="model")
         prompt = asked.asked()
         job = Job(model, lambda served: chosen(served, prompt, asked.options))
-        return FactsAnswer(self, job, request.state.note, "choose", choices)
+        return FactsAnswer(self._doing, job, request.state.note, "choose", choices)
 
     def tokenize(self, request: Request, asked: requests.Tokenize) -> Response:
         model, prompt = self.pool.find(asked.model, TEXT), asked.asked()
@@ -140,7 +141,7 @@ class Service:
             ids = served.ids(Ask([prompt], {}, plain=isinstance(prompt, str)), prompt)
             yield {"tokens": ids, "count": len(ids), "max_model_len": model.context}
 
-        return FactsAnswer(self, Job(model, steps), request.state.note, "tokens", dict)
+        return FactsAnswer(self._doing, Job(model, steps), request.state.note, "tokens", dict)
 
     def _sampling(self, asked, model: Model, most: int | None, temperature: float) -> dict:
         """The fields of `options.Sampling`; OpenAI's temperature is 1 where none is given."""

@@ -1,7 +1,8 @@
 """The answers of the server: each is sent while a job makes it, and leaves with its client."""
 
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from ane_book.runtime.reranker import ranked
 from ane_serve.api import requests
@@ -13,10 +14,10 @@ from ane_serve.metrics import Note
 import numpy as np
 from starlette.responses import Response
 
-if TYPE_CHECKING:
-    from ane_serve.app import Service
-
 __all__ = ["FactsAnswer", "Json", "RankingAnswer", "TextAnswer", "VectorsAnswer"]
+
+#: Has a job done while its client, who is received from, waits.
+Doing = Callable[[Job, Any], AbstractAsyncContextManager]
 
 
 class Json(Response):
@@ -31,15 +32,15 @@ class Json(Response):
 class JobAnswer(Response):
     """An answer made by a job while the client waits; a subclass says what is sent."""
 
-    def __init__(self, service: "Service", job: Job, note: Note):
+    def __init__(self, doing: Doing, job: Job, note: Note):
         super().__init__()
-        self._service, self._job, self._note = service, job, note
+        self._doing, self._job, self._note = doing, job, note
         note.facts["model"] = job.model.name
 
     async def __call__(self, scope, receive, send) -> None:
-        service, job, note = self._service, self._job, self._note
+        job, note = self._job, self._note
         try:
-            async with service.jobs.doing(job, receive, service.seconds):
+            async with self._doing(job, receive):
                 await self._made(job.events(), send, scope, receive)
         except Gone:
             note.facts["finish"] = "client left"
@@ -55,8 +56,8 @@ class JobAnswer(Response):
 class TextAnswer(JobAnswer):
     """Text, whole or in chunks."""
 
-    def __init__(self, service: "Service", job: Job, note: Note, shape, asked):
-        super().__init__(service, job, note)
+    def __init__(self, doing: Doing, job: Job, note: Note, shape, asked):
+        super().__init__(doing, job, note)
         self._shape, self._asked = shape, asked
 
     async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
@@ -116,8 +117,8 @@ class TextAnswer(JobAnswer):
 class VectorsAnswer(JobAnswer):
     """Vectors of texts."""
 
-    def __init__(self, service: "Service", job: Job, note: Note, form: str):
-        super().__init__(service, job, note)
+    def __init__(self, doing: Doing, job: Job, note: Note, form: str):
+        super().__init__(doing, job, note)
         self._form = form
 
     async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
@@ -131,8 +132,8 @@ class VectorsAnswer(JobAnswer):
 class RankingAnswer(JobAnswer):
     """Documents by their scores."""
 
-    def __init__(self, service: "Service", job: Job, note: Note, asked: requests.Rerank):
-        super().__init__(service, job, note)
+    def __init__(self, doing: Doing, job: Job, note: Note, asked: requests.Rerank):
+        super().__init__(doing, job, note)
         self._asked = asked
 
     async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
@@ -147,8 +148,8 @@ class RankingAnswer(JobAnswer):
 class FactsAnswer(JobAnswer):
     """What a job yields last, as an object of a kind; fields: makes the object's fields of it."""
 
-    def __init__(self, service: "Service", job: Job, note: Note, kind: str, fields: Callable):
-        super().__init__(service, job, note)
+    def __init__(self, doing: Doing, job: Job, note: Note, kind: str, fields: Callable):
+        super().__init__(doing, job, note)
         self._kind, self._fields = kind, fields
 
     async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
