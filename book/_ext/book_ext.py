@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WHAT_CELLS_USE = (
     "ane_book/**/*",
     "mlprogram/src/mlprogram/**/*",
+    "book/ane_book_pages/**/*",
     "research/**/*",
     "constraints.txt",
 )

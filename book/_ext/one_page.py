@@ -28,6 +28,8 @@ from nbformat.validator import NotebookValidationError
 #: What a cell says that measures time.
 CLOCK = re.compile(r"\b(perf_counter|process_time|monotonic|timeit)\b")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+#: The package that few pages use: a change of it runs those again and no other.
+SERVER = Path(__file__).parents[2] / "ane_serve" / "src" / "ane_serve"
 
 
 class PageError(Exception):
@@ -104,6 +106,11 @@ def _config(notebook: NotebookNode, config: NbParserConfig) -> NbParserConfig:
     return config.copy(**own)
 
 
+def _server() -> list[str]:
+    files = sorted(path for path in SERVER.rglob("*") if path.suffix in (".py", ".html"))
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+
+
 class Page:
     """A page with cells, and what running it gave: outputs, seconds, and a failure or None."""
 
@@ -126,7 +133,9 @@ class Page:
         self._stopped = False
         kernel = notebook.metadata.get("kernelspec")
         cells = [[cell.source, cell.metadata] for cell in self.cells]
-        known_by = json.dumps([kernel, config.execution_allow_errors, cells], sort_keys=True)
+        serves = any(SERVER.name in cell.source for cell in self.cells)
+        known = [kernel, config.execution_allow_errors, cells, *(_server() if serves else ())]
+        known_by = json.dumps(known, sort_keys=True)
         self._key = hashlib.sha256(known_by.encode()).hexdigest()[:16]
         self._client = NotebookClient(
             notebook,

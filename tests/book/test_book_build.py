@@ -227,6 +227,18 @@ def test_the_caches_key_changes_with_measurements_pins_and_what_is_installed(tmp
     assert len(keys) == 9
 
 
+def test_a_change_in_the_server_runs_those_pages_again_that_name_it(tmp_path, monkeypatch):
+    def keys():
+        return [_page(tmp_path, "a", code)._key for code in ("import ane_serve.app", "pass")]
+
+    monkeypatch.setattr(one_page, "SERVER", tmp_path / "ane_serve")
+    before = keys()
+    (tmp_path / "ane_serve" / "page").mkdir(parents=True)
+    (tmp_path / "ane_serve" / "page" / "index.html").write_text("changed")
+    after = keys()
+    assert (before[0] == after[0], before[1] == after[1]) == (False, True)
+
+
 def test_the_workflow_keys_its_cache_on_the_same_files():
     text = (ROOT / ".github" / "workflows" / "book.yml").read_text()
     (key,) = re.findall(r"key: outputs-.*hashFiles\((.*)\)", text)
