@@ -1,7 +1,8 @@
 """What the book needs of Sphinx and has to add itself.
 
-* A page runs again when the library, its research or its pins change. What is kept of a page is
-  known by its cells alone, so it lives in a folder named after everything else that they use.
+* A page runs again when the libraries, their research or their pins change. What is kept of a page
+  lives in a folder named after what all pages use, and is known by its cells and by the parts of
+  the libraries that they name.
 * Two errors in every reader's console go: thebe, which Jupyter Book brings along unasked and twice,
   and the theme's complaint, on a first visit, that nobody chose between light and dark.
 * A list of citations holds items. docutils gives its entries a role that a list may not hold, so a
@@ -23,29 +24,53 @@ ROOT = Path(__file__).resolve().parents[2]
 #: The workflow in .github keys its cache on the same files.
 WHAT_CELLS_USE = (
     "ane_book/**/*",
+    "ane_serve/src/ane_serve/**/*",
+    "book/ane_book_pages/**/*",
     "mlprogram/src/mlprogram/**/*",
     "research/**/*",
     "constraints.txt",
 )
+#: Folders that matter only to pages whose cells have such words.
+PARTS = {
+    "ane_serve/src/ane_serve": re.compile(r"\b(ane_serve|serve|bench)\b"),
+    "mlprogram/src/mlprogram/coreai": re.compile("coreai|aimodel"),
+    "mlprogram/src/mlprogram/onnx": re.compile("onnx"),
+}
 
 logger = logging.getLogger(__name__)
 
 
 def used(root: Path) -> list[Path]:
-    """Every file that cells may use: of the library kernels and texts too, research, pins."""
+    """Every file that cells may use: of the libraries kernels and texts too, research, pins."""
     found = {path for pattern in WHAT_CELLS_USE for path in root.glob(pattern)}
     return sorted(p for p in found if p.is_file() and "__pycache__" not in p.parts)
 
 
 def fingerprint(root: Path = ROOT) -> str:
-    """Return 16 hex digits that change with any file that cells may use, and with the versions."""
+    """Return 16 hex digits that change with the versions and any used file outside of PARTS."""
+    parts = [root / part for part in PARTS]
+    digest = _hashed(root, [f for f in used(root) if not any(map(f.is_relative_to, parts))])
+    digest.update("\n".join(sorted({f"{d.name} {d.version}" for d in distributions()})).encode())
+    return digest.hexdigest()[:16]
+
+
+def parts_named(code: str, root: Path = ROOT) -> dict[str, str]:
+    """The PARTS that such code names, each with digits that change with any file of it."""
+    files = used(root)
+    return {
+        part: _hashed(root, [f for f in files if f.is_relative_to(root / part)]).hexdigest()
+        for part, words in PARTS.items()
+        if words.search(code)
+    }
+
+
+def _hashed(root: Path, files: list[Path]):
     digest = hashlib.sha256()
-    for path in used(root):
+    for path in files:
         content = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
         digest.update(content)
-    digest.update("\n".join(sorted({f"{d.name} {d.version}" for d in distributions()})).encode())
-    return digest.hexdigest()[:16]
+    return digest
 
 
 def key_the_cache(app, config) -> None:

@@ -1,7 +1,8 @@
 """One page with cells: can it be run, what does it give, and is what is kept of it good?
 
-What a page gave is kept as one notebook, named after the page, its cells and its kernel. A page
-that failed is not kept, so it runs again, and a damaged file counts as none.
+What a page gave is kept as one notebook, named after the page, its cells, its kernel and the parts
+of the libraries that its cells name. A page that failed is not kept, so it runs again, and a
+damaged file counts as none.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import re
 import signal
 import time
 
+from book_ext import parts_named
 from mlprogram.files import written_whole
 from myst_nb.core.config import NbParserConfig
 from myst_nb.core.read import NbReader, create_nb_reader
@@ -126,7 +128,8 @@ class Page:
         self._stopped = False
         kernel = notebook.metadata.get("kernelspec")
         cells = [[cell.source, cell.metadata] for cell in self.cells]
-        known_by = json.dumps([kernel, config.execution_allow_errors, cells], sort_keys=True)
+        parts = parts_named("\n".join(cell.source for cell in self.cells))
+        known_by = json.dumps([kernel, config.execution_allow_errors, cells, parts], sort_keys=True)
         self._key = hashlib.sha256(known_by.encode()).hexdigest()[:16]
         self._client = NotebookClient(
             notebook,

