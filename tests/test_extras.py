@@ -54,8 +54,9 @@ def test_a_package_that_is_missing(package, needed, install, code):
 
 def test_no_line_names_a_package_that_no_index_has():
     """But an argument of `missing`, which makes a line of it."""
-    libraries = (ROOT / name for name in ("ane_book", "ane_serve", "mlprogram"))
-    sources = [*(ROOT / "book").glob("*.md"), *(f for each in libraries for f in each.rglob("*.py"))]
+    libraries = [ROOT / name for name in ("ane_book", "ane_serve", "mlprogram")]
+    sources = [file for folder in libraries for file in folder.rglob("*.py")]
+    sources += (ROOT / "book").glob("*.md")
     wrong = re.compile(r"install[^\n`]*ane-(?:book|serve)\[(?!book\] @)")
     assert not [path for path in sources if wrong.search(path.read_text())]
 

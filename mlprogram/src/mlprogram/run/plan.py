@@ -128,7 +128,7 @@ class Planner:
     """Plans one function. `shared` keeps decoded weights for all functions of a package.
 
     without: entries of the table of kernels to leave out; None turns all of them and every other
-    optimisation off. faults: those of engine.py that ops are computed with.
+    optimisation off. engine: whether activations are computed as by native_forms.py.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class Planner:
         lift: bool,
         shared: dict,
         without: Collection[str] | None = (),
-        faults: frozenset[str] = frozenset(),
+        engine: bool = False,
     ):
-        self.function, self.without, self.faults = function, without, faults
+        self.function, self.without, self.engine = function, without, engine
         self.failures = Failures(function)
         self.constants = Constants(function, lift, shared, self.failures.preparing)
         self.origin = origins(function)
@@ -220,10 +220,10 @@ class Planner:
             step.function = self.op(operation, position).function
             if operation.type == "pow" and self.is_taken_for_a_square(operation):
                 step.function = squared_exponent
-            if self.faults:
-                from mlprogram.run.engine import as_engine
+            if self.engine:
+                from mlprogram.run.native_forms import as_engine
 
-                step.function = as_engine(operation, step.function, self.faults)
+                step.function = as_engine(operation, step.function)
             step.arguments = self.arguments(operation)
         return step
 

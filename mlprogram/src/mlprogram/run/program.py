@@ -26,7 +26,7 @@ from mlprogram.package.values import TensorType
 from mlprogram.run.compile import Compiled, as_array, compile_plan
 from mlprogram.run.footprint import measure
 from mlprogram.run.plan import ExecutionPlan, Planner
-from mlprogram.run.precision import faults_of
+from mlprogram.run.precision import check_precision
 from mlprogram.run.states import States, slots_written, zero_state
 import numpy as np
 import torch
@@ -80,11 +80,10 @@ class MLProgram:
 
     path: a `.mlpackage`, or a compiled model, `.mlmodelc`. function_name: which function of a
     multifunction package; the default one when None. precision: "fp16" as the program declares, or
-    "fp32" as reference; "ane", experimental, is half precision with all that is published of the
-    engine's arithmetic (`engine.py`), op by op, and "ane:silu,products" with these two of its
-    faults. optimize: False turns every shortcut off, for
-    comparison. without: names of entries of `kernels/table.py` to leave out, such as "attention";
-    "runner" has every step called from Python.
+    "fp32" as reference; "ane", experimental, is half precision, op by op, with activations as the
+    engine is published to compute them (`native_forms.py`). optimize: False turns every shortcut
+    off, for comparison. without: names of entries of `kernels/table.py` to leave out, such as
+    "attention"; "runner" has every step called from Python.
 
     Threads may share a program, each with a state of its own.
 
@@ -102,10 +101,10 @@ class MLProgram:
         without: Collection[str] = (),
         _shared: dict | None = None,
     ):
-        self._faults = faults_of(precision)
+        self.precision = check_precision(precision)
         self.package = path if isinstance(path, Package) else Package(path)
-        self.precision, without = precision, check_names(without)
-        self._without = without if optimize and not self._faults else None
+        without = check_names(without)
+        self._without = without if optimize and precision != "ane" else None
         self._shared = {} if _shared is None else _shared
         name = function_name or self.package.default_function
         if name not in self.package.functions:
@@ -170,7 +169,7 @@ class MLProgram:
         """What is done for the function, step by step; made at the first use."""
         with torch_threads(light=False):
             planner = Planner(
-                self._function, self._lift, self._shared, self._without, self._faults
+                self._function, self._lift, self._shared, self._without, self.precision == "ane"
             )
             return planner.plan()
 

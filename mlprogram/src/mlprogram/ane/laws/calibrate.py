@@ -14,13 +14,13 @@ from mlprogram.ane.laws.rule import Severity
 from mlprogram.errors import InvalidInput
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package
-from mlprogram.run.products_summed import SUMS
 import numpy as np
 
 __all__ = ["given_sums", "own_sums", "sums"]
 
 #: Ops that sum: products, or their own input.
-SUMMING = SUMS | {"reduce_mean", "reduce_sum", "reduce_sum_square"}
+SUMMING = {"conv", "conv_transpose", "linear", "matmul", "einsum"}
+SUMMING |= {"reduce_mean", "reduce_sum", "reduce_sum_square"}
 Inputs = Mapping[str, np.ndarray]
 HALF = float(np.finfo(np.float16).max)
 
