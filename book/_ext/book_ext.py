@@ -11,6 +11,7 @@
 * Search finds a word in American spelling where the page has it in British, and the other way.
 """
 
+from collections.abc import Iterator
 import hashlib
 from importlib.metadata import distributions
 from pathlib import Path
@@ -24,13 +25,12 @@ ROOT = Path(__file__).resolve().parents[2]
 #: The workflow in .github keys its cache on the same files.
 WHAT_CELLS_USE = (
     "ane_book/**/*",
-    "ane_serve/src/ane_serve/**/*",
-    "book/ane_book_pages/**/*",
     "mlprogram/src/mlprogram/**/*",
+    "book/ane_book_pages/**/*",
     "research/**/*",
     "constraints.txt",
 )
-#: Folders that matter only to pages whose cells have such words.
+#: Folders that only those pages use whose cells have such words.
 PARTS = {
     "ane_serve/src/ane_serve": re.compile(r"\b(ane_serve|serve|bench)\b"),
     "mlprogram/src/mlprogram/coreai": re.compile("coreai|aimodel"),
@@ -41,27 +41,31 @@ logger = logging.getLogger(__name__)
 
 
 def used(root: Path) -> list[Path]:
-    """Every file that cells may use: of the libraries kernels and texts too, research, pins."""
-    found = {path for pattern in WHAT_CELLS_USE for path in root.glob(pattern)}
-    return sorted(p for p in found if p.is_file() and "__pycache__" not in p.parts)
+    """Every file that any cell may use: of the libraries kernels and texts too, research, pins."""
+    parts = {path for part in PARTS for path in _files(root, f"{part}/**/*")}
+    found = {path for pattern in WHAT_CELLS_USE for path in _files(root, pattern)}
+    return sorted(found - parts)
 
 
 def fingerprint(root: Path = ROOT) -> str:
-    """Return 16 hex digits that change with the versions and any used file outside of PARTS."""
-    parts = [root / part for part in PARTS]
-    digest = _hashed(root, [f for f in used(root) if not any(map(f.is_relative_to, parts))])
+    """Return 16 hex digits that change with any file that any cell may use, and the versions."""
+    digest = _hashed(root, used(root))
     digest.update("\n".join(sorted({f"{d.name} {d.version}" for d in distributions()})).encode())
     return digest.hexdigest()[:16]
 
 
-def parts_named(code: str, root: Path = ROOT) -> dict[str, str]:
-    """The PARTS that such code names, each with digits that change with any file of it."""
-    files = used(root)
+def parts_named(code: str | None = None, root: Path = ROOT) -> dict[str, str]:
+    """The PARTS that such code names, or all, each with digits that change with any file of it."""
     return {
-        part: _hashed(root, [f for f in files if f.is_relative_to(root / part)]).hexdigest()
+        part: _hashed(root, sorted(_files(root, f"{part}/**/*"))).hexdigest()
         for part, words in PARTS.items()
-        if words.search(code)
+        if code is None or words.search(code)
     }
+
+
+def _files(root: Path, pattern: str) -> Iterator[Path]:
+    """Without what Python leaves beside them."""
+    return (p for p in root.glob(pattern) if p.is_file() and "__pycache__" not in p.parts)
 
 
 def _hashed(root: Path, files: list[Path]):
@@ -76,6 +80,7 @@ def _hashed(root: Path, files: list[Path]):
 def key_the_cache(app, config) -> None:
     """Keep outputs in this fingerprint's folder: a changed setting makes Sphinx read all pages."""
     config.nb_execution_cache_path = str(ROOT / "_build" / ".jupyter_cache" / fingerprint())
+    config.book_parts = parts_named()
 
 
 def quiet_the_console(app, pagename, templatename, context, doctree) -> None:
@@ -132,6 +137,7 @@ def print_all_nodes(app) -> None:
 
 def setup(app):
     search.languages["en"] = EitherSpelling
+    app.add_config_value("book_parts", {}, "env")
     app.connect("config-inited", key_the_cache)
     app.connect("builder-inited", print_all_nodes)
     # After the theme, at the default priority of 500.

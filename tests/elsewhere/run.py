@@ -21,10 +21,7 @@ import time
 import venv
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = (
-    "ane_book", "ane_serve", "book/ane_book_pages", "mlprogram", "research",
-    "pyproject.toml", "README.md", "LICENSE", "NOTICE",
-)  # fmt: skip
+PARTS = ("ane_book", "mlprogram", "research", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 LEFT = shutil.ignore_patterns("__pycache__", "*.egg-info")
 EXECUTE = """
 import sys
@@ -36,7 +33,7 @@ NotebookClient(nbformat.read(sys.argv[1], 4), timeout=1800, kernel_name="python3
 
 
 def wheels(folder: Path) -> list[Path]:
-    """Build the wheels of the three libraries without touching the checkout."""
+    """Build the wheels of both libraries without touching the checkout."""
     copy = folder / "sources"
     for part in PARTS:
         source = ROOT / part
@@ -44,7 +41,7 @@ def wheels(folder: Path) -> list[Path]:
             shutil.copytree(source, copy / part, ignore=LEFT)
         else:
             shutil.copy(source, copy / part)
-    for source in (copy / "mlprogram", copy, copy / "ane_serve"):
+    for source in (copy / "mlprogram", copy):
         run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source])
     shutil.rmtree(copy)
     return sorted(folder.glob("*.whl"))
