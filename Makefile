@@ -25,7 +25,7 @@ $(shell mkdir -p "$(HOME)")
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf slides test test-all unit site conformance elsewhere onnx-nodes onnx-field fuzz random-programs sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book pdf slides test test-all clock unit site conformance elsewhere onnx-nodes onnx-field fuzz random-programs sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{line = sprintf("  make %-15s %s\n", $$1, $$2); \
@@ -45,6 +45,9 @@ test: book ## build the book, then test the library and the site with the quick 
 
 test-all: book ## the same with the long tests too
 	$(PYTEST) --long all $(PYTEST_FLAGS)
+
+clock: export PYTHONPATH := $(CURDIR)/tests/clock
+clock: test ## `make test` under clocks that lie, where whatever fails by a clock fails
 
 unit: $(INSTALLED) ## test the library alone, quickly: no book is built, no site is looked at
 	$(PYTEST) --ignore-glob 'tests/book/test_book*' $(PYTEST_FLAGS)

@@ -1,6 +1,8 @@
-"""`ane-book` in a process of its own, as a reader types it."""
+"""`ane-book` as a reader types it: in this process, or in one of its own."""
 
+import io
 import json
+import logging
 import multiprocessing
 import os
 from pathlib import Path
@@ -10,8 +12,12 @@ import subprocess
 import sys
 import tempfile
 from unittest.mock import patch
+import warnings
 
-from _patience import HANGING
+from _patience import guarded
+from ane_book.cli import app
+from huggingface_hub import constants
+from mlprogram import terminal
 
 #: What runs the command without needing it on PATH.
 COMMAND = [sys.executable, "-m", "ane_book"]
@@ -20,9 +26,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 #: Processes are forks of one that has imported what takes seconds, where a system can fork.
 FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 processes = multiprocessing.get_context("forkserver" if FORKS else "spawn")
-processes.set_forkserver_preload(
-    ["ane_book.cli", "ane_book.conversion", "mlprogram", "ane_book.runtime", "coremltools"]
-)
+processes.set_forkserver_preload(["ane_book.conversion", "ane_book.runtime", "coremltools"])
 
 
 def start(*arguments: str, **options) -> subprocess.Popen:
@@ -34,39 +38,41 @@ def start(*arguments: str, **options) -> subprocess.Popen:
 
 
 def ane_book(*arguments: str, input: str = "") -> subprocess.CompletedProcess:
-    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, ENVIRONMENT):
-        files = [Path(folder) / name for name in ("in", "out", "err")]
-        files[0].write_text(input, "utf-8")
-        given = [*map(str, arguments)], files, dict(os.environ), os.getcwd()
-        process = processes.Process(target=_run, args=given)
-        process.start()
-        process.join(HANGING)
-        code = process.exitcode
-        process.kill()
-        process.join()
-        out, err = (file.read_text("utf-8") for file in files[1:])
-    assert code is not None, f"it did not end; so far: {out}{err}"
+    """The command in this process, where all that it imports is there already."""
+    files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
+    files[0].write(input.encode())
+    files[0].seek(0)
+    streams = [io.TextIOWrapper(file, "utf-8", "replace") for file in files]
+    handler = logging.StreamHandler(streams[2])  # as Python's own, where there is no other
+    handler.setLevel(logging.WARNING)
+    with (
+        patch.dict(os.environ, ENVIRONMENT),
+        patch.object(logging.getLogger("ane_book"), "handlers", [handler]),
+        patch.object(constants, "HF_HUB_OFFLINE", True),
+        patch.multiple(sys, stdin=streams[0], stdout=streams[1], stderr=streams[2]),
+        warnings.catch_warnings(),
+        guarded(),
+    ):
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", ResourceWarning)
+        warnings.showwarning = lambda message, *_, **__: print("warning:", message, file=sys.stderr)
+        code = _code(lambda: app([*map(str, arguments)], prog_name="ane-book"))
+    for stream in streams[1:]:
+        stream.seek(0)
+    out, err = (stream.read() for stream in streams[1:])
+    for stream in streams:
+        stream.close()
     assert "\x1b" not in out + err, "colour codes without a terminal"
-    assert "Traceback" not in err, err
     return subprocess.CompletedProcess(arguments, code, out, err)
 
 
-def _run(arguments: list[str], files: list[Path], environment: dict, folder: str) -> None:
-    """The entry point, with the streams and settings of a new process."""
-    for number, (file, mode) in enumerate(zip(files, "rww", strict=True)):
-        with file.open(mode) as opened:
-            os.dup2(opened.fileno(), number)
-    sys.stdin, sys.stdout, sys.stderr = (
-        open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
-        for number, mode in enumerate("rww")
-    )
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
-    sys.argv = ["ane-book", *arguments]
-    from ane_book.__main__ import main
-
-    main()
+def _code(command) -> int:
+    """The exit code, as `terminal.run` has it."""
+    try:
+        return terminal._coded(command) or 0
+    except OSError as error:
+        return terminal._failed(error)
 
 
 def refused(*arguments: str) -> str:

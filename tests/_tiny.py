@@ -184,6 +184,10 @@ TINY = {
     },
 }
 
+#: A dense family, one with windows, one with a memory and one of mixtures, for what is done alike
+#: to all.
+REPRESENTATIVES = ("llama", "gemma3_text", "qwen3_5_text", "qwen3_moe")
+
 #: One layer, one KV head, heads of 96: as no model is.
 ODD = {
     "num_hidden_layers": 1,

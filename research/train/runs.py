@@ -2,7 +2,7 @@
 
 What a step sees is a function of the seed and of its number alone, so that a checkpoint is the
 weights, the optimizer and a number: `train` starts from the checkpoint that it finds, and ends with
-the weights that it would have had without a break (tests/research/test_training.py).
+the weights that it would have had without a break.
 """
 
 from collections.abc import Callable

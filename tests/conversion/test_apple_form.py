@@ -7,7 +7,7 @@ from collections import Counter
 import json
 
 from _long import long_but
-from _tiny import TINY, prompt
+from _tiny import REPRESENTATIVES, prompt
 from _zaya import maker
 import ane_book
 from ane_book.bundle import Bundle
@@ -48,9 +48,13 @@ def continued(session: Session) -> list[int]:
     return tokens
 
 
-@pytest.mark.parametrize("family", long_but(sorted(TINY), "qwen3", "gemma3_text"))
+#: One whose heads are normed after they are rotated, and one whose queries are normed whole.
+NORMED = ("hunyuan_v1_dense", "olmo2")
+
+
+@pytest.mark.parametrize("family", long_but((*REPRESENTATIVES, *NORMED), "gemma3_text"))
 @pytest.mark.parametrize("cache", CACHES)
-def test_every_dense_architecture(family, cache, tiny_bundle):
+def test_every_kind_of_architecture(family, cache, tiny_bundle):
     pair = [tiny_bundle(family, form=form, **CACHES[cache])[1] for form in FORMS]
     same(*(Session(bundle, precision="fp32") for bundle in pair))
     assert check_parity(pair[1]).passed

@@ -1,7 +1,7 @@
 """A bundle whose packages have one function, for K tokens: prompts, decode and guesses."""
 
 from _long import long_but
-from _tiny import TINY, prompt
+from _tiny import REPRESENTATIVES, prompt
 from _zaya import maker
 import ane_book
 from ane_book.conversion.recipe import make_recipe
@@ -28,7 +28,7 @@ def kv(request):
     return request.param
 
 
-@pytest.mark.parametrize("family", long_but(TINY, "llama", "gemma3_text"))
+@pytest.mark.parametrize("family", long_but(REPRESENTATIVES, "llama", "gemma3_text"))
 def test_tokens_and_logits_are_those_of_the_usual_two(tiny_bundle, family, kv):
     one, two = (Session(b, precision="fp32") for b in made(tiny_bundle, family, kv=kv))
     for tokens in (1, K - 1, K, K + 1, 2 * K + 3, CONTEXT):  # all remainders of a call, and the end

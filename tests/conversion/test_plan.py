@@ -8,7 +8,7 @@ import sys
 
 from _command import ane_book as command
 from _command import refused
-from _tiny import TINY
+from _tiny import REPRESENTATIVES
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.cli import app
@@ -53,8 +53,8 @@ class TestBytes:
         embedding = (bundle.path / "embedding.npy").stat().st_size
         assert 0 < embedding - planned.embedding_bytes <= 128  # the header of a .npy file
 
-    @pytest.mark.parametrize("family", TINY)
-    def test_of_every_family(self, tiny_bundle, family):
+    @pytest.mark.parametrize("family", REPRESENTATIVES)
+    def test_of_every_kind_of_family(self, tiny_bundle, family):
         self.check(tiny_bundle(family, kv="state")[1])
         self.check(tiny_bundle(family, **CUT)[1])
 

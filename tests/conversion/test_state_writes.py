@@ -3,7 +3,7 @@
 from collections import Counter
 
 from _long import long_but
-from _tiny import TINY
+from _tiny import REPRESENTATIVES
 import ane_book
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
@@ -25,7 +25,7 @@ def made(tiny_bundle, family: str, **recipe):
     return [tiny_bundle(family, kv="state", state_write=form, **recipe)[1] for form in FORMS]
 
 
-@pytest.fixture(scope="module", params=long_but(TINY, "llama", "gemma3_text"))
+@pytest.fixture(scope="module", params=long_but(REPRESENTATIVES, "llama", "gemma3_text"))
 def pair(request, tiny_bundle):
     return made(tiny_bundle, request.param)
 

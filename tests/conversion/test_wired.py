@@ -4,7 +4,7 @@ import json
 
 from _command import ane_book as command
 from _command import refused
-from _tiny import TINY
+from _tiny import REPRESENTATIVES
 from ane_book.bundle import Bundle
 from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.recipe import make_recipe
@@ -29,7 +29,7 @@ def check(bundle: Bundle) -> None:
 
 
 class TestBytes:
-    @pytest.mark.parametrize("family", TINY)
+    @pytest.mark.parametrize("family", REPRESENTATIVES)
     def test_functions_are_those_of_the_bundle(self, tiny_bundle, family):
         check(tiny_bundle(family, kv="state")[1])
 
