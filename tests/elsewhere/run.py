@@ -2,6 +2,7 @@
 
     python tests/elsewhere/run.py                       # all of them, as `make elsewhere` does
     python tests/elsewhere/run.py numbers reports       # some
+    python tests/elsewhere/run.py reports --cpu-only    # on a Mac, Core ML on its CPU alone
 
 Prints a line for each notebook with its seconds, then how many ran to their end. All of them take
 about as long as the book's own clean run; models are converted into the reader's cache, as always.
@@ -21,7 +22,11 @@ import time
 import venv
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("ane_book", "mlprogram", "research", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
+PARTS = (
+    "ane_book", "ane_serve", "book/ane_book_pages", "mlprogram", "research", "pyproject.toml",
+    "README.md", "LICENSE", "NOTICE",
+)  # fmt: skip
+DISTRIBUTIONS = {"mlprogram": "mlprogram", "ane_book": ".", "ane_serve": "ane_serve"}  # folders
 LEFT = shutil.ignore_patterns("__pycache__", "*.egg-info")
 EXECUTE = """
 import sys
@@ -32,8 +37,8 @@ NotebookClient(nbformat.read(sys.argv[1], 4), timeout=1800, kernel_name="python3
 """
 
 
-def wheels(folder: Path) -> list[Path]:
-    """Build the wheels of both libraries without touching the checkout."""
+def sources(folder: Path) -> Path:
+    """A copy of what distributions are made of, so that nothing is built in the checkout."""
     copy = folder / "sources"
     for part in PARTS:
         source = ROOT / part
@@ -41,13 +46,19 @@ def wheels(folder: Path) -> list[Path]:
             shutil.copytree(source, copy / part, ignore=LEFT)
         else:
             shutil.copy(source, copy / part)
-    for source in (copy / "mlprogram", copy):
-        run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source])
+    return copy
+
+
+def wheels(folder: Path) -> list[Path]:
+    """Build the wheels of all distributions."""
+    copy = sources(folder)
+    for each in DISTRIBUTIONS.values():
+        run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, copy / each])
     shutil.rmtree(copy)
     return sorted(folder.glob("*.whl"))
 
 
-def environment(folder: Path) -> Path:
+def environment(folder: Path, cpu_only: bool = False) -> Path:
     """Python of a new environment with the wheels in it."""
     venv.create(folder / "venv", with_pip=False, symlinks=True)
     python = folder / "venv" / "bin" / "python"
@@ -58,6 +69,9 @@ def environment(folder: Path) -> Path:
     run([*install, *made])
     borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (own / "borrowed.pth").write_text("\n".join(sorted(borrowed)))
+    if cpu_only:
+        shutil.copy(Path(__file__).with_name("cpu_only.py"), own)
+        (own / "cpu_only.pth").write_text("import cpu_only")  # in whatever process
     return python
 
 
@@ -87,14 +101,16 @@ def elsewhere(python: Path, notebook: Path, folder: Path) -> tuple[bool, float, 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="notebooks, without their ending; all by default")
-    names = [*dict.fromkeys(parser.parse_args().names)]
+    parser.add_argument("--cpu-only", action="store_true", help="keep Core ML on the CPU")
+    arguments = parser.parse_args()
+    names = [*dict.fromkeys(arguments.names)]
     known = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no notebook is called {unknown[0]!r}; there are {', '.join(known)}")
     failed, total = [], 0.0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        python = environment(folder)
+        python = environment(folder, arguments.cpu_only)
         for title in names or known:
             ended, seconds, said = elsewhere(python, known[title], folder)
             total += seconds

@@ -1,12 +1,17 @@
 """Notebooks from the wheel, with no checkout around; `make elsewhere` runs all of them."""
 
+import os
 from pathlib import Path
+import re
+import runpy
 import subprocess
 import sys
 
+from coremltools.models import model
 import pytest
 
-RUN = Path(__file__).parents[1] / "elsewhere" / "run.py"
+ROOT = Path(__file__).parents[2]
+RUN = ROOT / "tests" / "elsewhere" / "run.py"
 
 
 @pytest.mark.long
@@ -28,3 +33,32 @@ def test_a_name_that_no_notebook_has_is_told_before_anything_is_built():
     )
     assert done.returncode == 2
     assert "no notebook is called 'no-such-page'; there are " in done.stderr
+
+
+def test_core_ml_is_kept_on_the_cpu(monkeypatch):
+    class CoreML:
+        def __init__(self, *given):
+            self.given = given
+
+    monkeypatch.setattr(model, "_MLModelProxy", CoreML)
+    runpy.run_path(str(RUN.with_name("cpu_only.py")))
+    assert model._MLModelProxy("a", "ALL", "main", {}).given == ("a", "CPU_ONLY", "main", {})
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+def test_readmes_line_installs_from_git(tmp_path):
+    """From a bare clone of this checkout, and nothing else with it."""
+    subprocess.run(["git", "clone", "-q", "--bare", ROOT, tmp_path / "clone"], check=True)
+    line = re.search("^pip install (.*git\\+.*)$", (ROOT / "README.md").read_text(), re.M)[1]
+    ours = line.replace("https://github.com/ane-book/ane-book", f"file://localhost{tmp_path}/clone")
+    names = re.findall('"(.*?)"', ours)
+    assert [each.split()[0] for each in names] == ["mlprogram", "ane-book"]
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", tmp_path / "installed", *names], check=True)
+    own = os.environ | {"PYTHONPATH": str(tmp_path / "installed")}
+    for module in ("mlprogram", "ane_book"):
+        command = [sys.executable, "-m", module, "--version"]
+        done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "installed" / module / "py.typed").exists()

@@ -21,7 +21,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXECUTOR = tomllib.loads((ROOT / "mlprogram" / "pyproject.toml").read_text())["project"]
+OTHERS = [
+    tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]
+    for name in ("mlprogram", "ane_serve")
+]
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 SERVER = ROOT / "ane_serve" / "README.md"
 FOLDERS = ("ane_book", "mlprogram", "benchmarks", "book/_ext", "research/measurements")
@@ -166,12 +169,17 @@ def pins() -> dict[str, str]:
 
 
 def requirements(without: tuple[str, ...] = ()) -> list[Requirement]:
-    extras = PROJECT["optional-dependencies"]
-    groups = [PROJECT["dependencies"], *(extras[name] for name in extras if name not in without)]
-    lines = [line for group in [*groups, EXECUTOR["dependencies"]] for line in group]
-    own = f"{EXECUTOR['name']}=={EXECUTOR['version']}"  # comes from here, and from nowhere else yet
-    assert own in lines, "ane_book needs the executor of the same checkout"
-    return [Requirement(line) for line in lines if line != own]
+    """What all distributions need of others; each needs its own of the same checkout."""
+    projects = [PROJECT, *OTHERS]
+    groups = [project["dependencies"] for project in projects]
+    for project in projects:
+        extras = project["optional-dependencies"]
+        groups += [extras[name] for name in extras if name not in without]
+    found = [Requirement(line) for group in groups for line in group]
+    own = {project["name"] for project in projects}
+    versions = {str(each.specifier) for each in found if each.name in own and each.specifier}
+    assert versions == {f"=={project['version']}" for project in projects}
+    return [requirement for requirement in found if requirement.name not in own]
 
 
 def applies(requirement: Requirement, extras: set[str]) -> bool:
@@ -181,8 +189,8 @@ def applies(requirement: Requirement, extras: set[str]) -> bool:
 
 def needed() -> dict[str, str]:
     """Name and version of every installed distribution that the project needs, at any depth."""
-    # `make train` and `make onnx-field` install theirs themselves; some machines have no Core AI
-    left_out = ("train", "field") if find_spec("coreai") else ("train", "field", "coreai")
+    # `make` installs these for what needs them alone; some machines have no Core AI
+    left_out = ("train", "field", "wheels", *(() if find_spec("coreai") else ("coreai",)))
     found, seen, todo = {}, set(), requirements(without=left_out)
     while todo:
         requirement = todo.pop()
@@ -495,7 +503,8 @@ def test_scripts_that_make_runs_start():
 
 def test_versions_are_the_same_everywhere():
     citation = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.M)[1]
-    assert {PROJECT["version"], EXECUTOR["version"], citation} == {PROJECT["version"]}
+    versions = {citation, *(project["version"] for project in OTHERS)}
+    assert versions == {PROJECT["version"]}
     for name, folder in LIBRARIES.items():
         assert f'__version__ = "{PROJECT["version"]}"' in (folder / "__init__.py").read_text(), name
 
