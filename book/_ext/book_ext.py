@@ -1,7 +1,8 @@
 """What the book needs of Sphinx and has to add itself.
 
-* A page runs again when the library, its research or its pins change. What is kept of a page is
-  known by its cells alone, so it lives in a folder named after everything else that they use.
+* A page runs again when the libraries, their research or their pins change. What is kept of a page
+  lives in a folder named after what all pages use, and is known by its cells and by the parts of
+  the libraries that they name.
 * Two errors in every reader's console go: thebe, which Jupyter Book brings along unasked and twice,
   and the theme's complaint, on a first visit, that nobody chose between light and dark.
 * A list of citations holds items. docutils gives its entries a role that a list may not hold, so a
@@ -10,6 +11,7 @@
 * Search finds a word in American spelling where the page has it in British, and the other way.
 """
 
+from collections.abc import Iterator
 import hashlib
 from importlib.metadata import distributions
 from pathlib import Path
@@ -28,30 +30,57 @@ WHAT_CELLS_USE = (
     "research/**/*",
     "constraints.txt",
 )
+#: Folders that only those pages use whose cells have such words.
+PARTS = {
+    "ane_serve/src/ane_serve": re.compile(r"\b(ane_serve|serve|bench)\b"),
+    "mlprogram/src/mlprogram/coreai": re.compile("coreai|aimodel"),
+    "mlprogram/src/mlprogram/onnx": re.compile("onnx"),
+}
 
 logger = logging.getLogger(__name__)
 
 
 def used(root: Path) -> list[Path]:
-    """Every file that cells may use: of the library kernels and texts too, research, pins."""
-    found = {path for pattern in WHAT_CELLS_USE for path in root.glob(pattern)}
-    return sorted(p for p in found if p.is_file() and "__pycache__" not in p.parts)
+    """Every file that any cell may use: of the libraries kernels and texts too, research, pins."""
+    parts = {path for part in PARTS for path in _files(root, f"{part}/**/*")}
+    found = {path for pattern in WHAT_CELLS_USE for path in _files(root, pattern)}
+    return sorted(found - parts)
 
 
 def fingerprint(root: Path = ROOT) -> str:
-    """Return 16 hex digits that change with any file that cells may use, and with the versions."""
+    """Return 16 hex digits that change with any file that any cell may use, and the versions."""
+    digest = _hashed(root, used(root))
+    digest.update("\n".join(sorted({f"{d.name} {d.version}" for d in distributions()})).encode())
+    return digest.hexdigest()[:16]
+
+
+def parts_named(code: str | None = None, root: Path = ROOT) -> dict[str, str]:
+    """The PARTS that such code names, or all, each with digits that change with any file of it."""
+    return {
+        part: _hashed(root, sorted(_files(root, f"{part}/**/*"))).hexdigest()
+        for part, words in PARTS.items()
+        if code is None or words.search(code)
+    }
+
+
+def _files(root: Path, pattern: str) -> Iterator[Path]:
+    """Without what Python leaves beside them."""
+    return (p for p in root.glob(pattern) if p.is_file() and "__pycache__" not in p.parts)
+
+
+def _hashed(root: Path, files: list[Path]):
     digest = hashlib.sha256()
-    for path in used(root):
+    for path in files:
         content = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
         digest.update(content)
-    digest.update("\n".join(sorted({f"{d.name} {d.version}" for d in distributions()})).encode())
-    return digest.hexdigest()[:16]
+    return digest
 
 
 def key_the_cache(app, config) -> None:
     """Keep outputs in this fingerprint's folder: a changed setting makes Sphinx read all pages."""
     config.nb_execution_cache_path = str(ROOT / "_build" / ".jupyter_cache" / fingerprint())
+    config.book_parts = parts_named()
 
 
 def quiet_the_console(app, pagename, templatename, context, doctree) -> None:
@@ -108,6 +137,7 @@ def print_all_nodes(app) -> None:
 
 def setup(app):
     search.languages["en"] = EitherSpelling
+    app.add_config_value("book_parts", {}, "env")
     app.connect("config-inited", key_the_cache)
     app.connect("builder-inited", print_all_nodes)
     # After the theme, at the default priority of 500.

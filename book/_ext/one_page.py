@@ -1,7 +1,8 @@
 """One page with cells: can it be run, what does it give, and is what is kept of it good?
 
-What a page gave is kept as one notebook, named after the page, its cells and its kernel. A page
-that failed is not kept, so it runs again, and a damaged file counts as none.
+What a page gave is kept as one notebook, named after the page, its cells, its kernel and the parts
+of the libraries that its cells name. A page that failed is not kept, so it runs again, and a
+damaged file counts as none.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import re
 import signal
 import time
 
+from book_ext import parts_named
 from mlprogram.files import written_whole
 from myst_nb.core.config import NbParserConfig
 from myst_nb.core.read import NbReader, create_nb_reader
@@ -28,8 +30,6 @@ from nbformat.validator import NotebookValidationError
 #: What a cell says that measures time.
 CLOCK = re.compile(r"\b(perf_counter|process_time|monotonic|timeit)\b")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-#: The package that few pages use: a change of it runs those again and no other.
-SERVER = Path(__file__).parents[2] / "ane_serve" / "src" / "ane_serve"
 
 
 class PageError(Exception):
@@ -106,11 +106,6 @@ def _config(notebook: NotebookNode, config: NbParserConfig) -> NbParserConfig:
     return config.copy(**own)
 
 
-def _server() -> list[str]:
-    files = sorted(path for path in SERVER.rglob("*") if path.suffix in (".py", ".html"))
-    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
-
-
 class Page:
     """A page with cells, and what running it gave: outputs, seconds, and a failure or None."""
 
@@ -133,9 +128,8 @@ class Page:
         self._stopped = False
         kernel = notebook.metadata.get("kernelspec")
         cells = [[cell.source, cell.metadata] for cell in self.cells]
-        serves = any(SERVER.name in cell.source for cell in self.cells)
-        known = [kernel, config.execution_allow_errors, cells, *(_server() if serves else ())]
-        known_by = json.dumps(known, sort_keys=True)
+        parts = parts_named("\n".join(cell.source for cell in self.cells))
+        known_by = json.dumps([kernel, config.execution_allow_errors, cells, parts], sort_keys=True)
         self._key = hashlib.sha256(known_by.encode()).hexdigest()[:16]
         self._client = NotebookClient(
             notebook,

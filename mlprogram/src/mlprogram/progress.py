@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 import logging
-import os
 import sys
 import threading
 import time
-import warnings
 
-__all__ = ["progress_bar", "quiet_notebook", "silent_coremltools"]
+__all__ = ["progress_bar", "silent_coremltools"]
 
 
 @contextmanager
@@ -105,16 +103,3 @@ def silent_coremltools() -> Iterator[None]:
         yield
     finally:
         _silence.end()
-
-
-def quiet_notebook() -> None:
-    """Keep a notebook's stderr for faults: no bars and no advice of coremltools and transformers,
-    no lines of the former at import off a Mac, no hint that Jupyter's widgets are not installed,
-    and no word that another page is converting the same model.
-
-    To be called before either is imported.
-    """
-    os.environ |= {"TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    for name in ("coremltools", "ane_book"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", message="IProgress not found")
