@@ -82,9 +82,9 @@ def checkout(fault: dict | None = None) -> Iterator[Path]:
 def failing(root: Path, *arguments: str) -> list[str]:
     """Run pytest in a checkout: the tests that fail, or the one that hangs."""
     command = [sys.executable, "-m", "pytest", "-v", "--tb=no", "-p", "no:cacheprovider"]
-    cache, paths = str(root.parent / "cache"), (root / "mlprogram" / "src", root)
+    cache, folders = str(root.parent / "cache"), ("mlprogram/src", "ane_serve/src", "book", "")
     own = {"ANE_BOOK_CACHE": cache, "MLPROGRAM_CACHE": cache}
-    own["PYTHONPATH"] = os.pathsep.join(map(str, paths))
+    own["PYTHONPATH"] = os.pathsep.join(str(root / folder) for folder in folders)
     environment = os.environ | own | {"OMP_NUM_THREADS": "1", "COLUMNS": "1000"}
     with tempfile.TemporaryFile("w+") as said:
         try:
