@@ -11,17 +11,6 @@ from ane_book.rope import Factor, Rotary
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = [
-    "MASKED",
-    "Host",
-    "causal_mask",
-    "check_labels",
-    "per_layer_columns",
-    "pool",
-    "text_mask",
-    "text_places",
-]
-
 MASKED = -40000.0  # "not attended": large, finite and inside fp16, since the ANE mangles -inf
 
 Window = Annotated[int, Field(gt=0)]

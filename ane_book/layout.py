@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:  # the command's options name the forms, and `--help` is to open without numpy
     import numpy as np
 
-__all__ = ["LAYOUTS", "MEMORY", "PER_LAYER", "Form", "Layout", "layout_of"]
 
 #: The name of what layers keep in place of a cache, of one size whatever the number of tokens, in
 #: every form: (n, H, Dv, Dk).

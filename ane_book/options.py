@@ -22,18 +22,6 @@ from pydantic import (
     model_validator,
 )
 
-__all__ = [
-    "FORMS",
-    "Bytes",
-    "Effort",
-    "Recipe",
-    "RecipeOptions",
-    "Sampling",
-    "SamplingOptions",
-    "Strategy",
-    "checked",
-    "tier_name",
-]
 
 def _bytes(text: Any) -> int:
     try:

@@ -25,8 +25,6 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-__all__ = ["WIDEST", "Factor", "Rotary"]
-
 WIDEST = 1 << 20  # a bound far beyond every model, so that a damaged file costs no memory
 
 #: What something is multiplied or divided by: fp16 has it and its inverse.

@@ -8,8 +8,6 @@ import shutil
 from _patience import HANGING
 import pytest
 
-__all__ = ["DESK", "PHONE", "axe_violations", "chromium", "look", "needs_chromium"]
-
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
 DESK = {"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": False}
 FLAGS = [

@@ -17,8 +17,6 @@ import sys
 
 from ane_book import device
 
-__all__ = ["KINDS", "Kind", "NotTried", "Way"]
-
 OWN = "{}.{}".format(*sys.version_info)
 OTHERS = [version for version in ("3.11", "3.12", "3.13") if version != OWN]
 #: A user whom the system's list does not have, as containers are often run.

@@ -7,8 +7,6 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import Function, Program, types
 import numpy as np
 
-__all__ = ["convolutions", "half", "save"]
-
 
 def save(path, network: Callable, *shapes: tuple[int, ...], states=()):
     """Write a network of fp16 inputs and states as a package, its ops as they were built."""

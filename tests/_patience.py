@@ -8,8 +8,6 @@ from contextlib import contextmanager
 import signal
 import time
 
-__all__ = ["HANGING", "Guard", "guarded", "until"]
-
 HANGING = 600.0  # seconds; whatever is not done by then hangs
 
 

@@ -9,8 +9,6 @@ import sys
 from _patience import HANGING
 import pytest
 
-__all__ = ["played"]
-
 AS_A_MAC = Path(__file__).with_name("ane") / "mac" / "_as_a_mac.py"
 
 SYSCTL = """#!/bin/sh

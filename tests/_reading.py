@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 import re
 
-__all__ = ["Reading", "read"]
-
 WORDS_PER_MINUTE = 230
 CELL = re.compile(r"^```\{code-cell\}.*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Cells that the site hides, or folds away.

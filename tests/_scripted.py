@@ -18,7 +18,6 @@ from tokenizers import AddedToken, Tokenizer
 if TYPE_CHECKING:
     from ane_serve.pool import Model
 
-__all__ = ["scripted", "talking"]
 
 WANTED = 40.0  # logits above all others
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from _chromium import DESK, PHONE, axe_violations, look
 from _site import console_errors, visit
 
-__all__ = ["SCREENS", "Seen", "see"]
-
 #: A page is read on a desk by day and on a phone by night.
 SCREENS = {"desk": (DESK, "light"), "phone": (PHONE, "dark")}
 

@@ -10,9 +10,6 @@ import threading
 import pytest
 import yaml
 
-__all__ = ["PAGES", "ROOT", "SITE", "TOC", "console_errors", "each_page", "needs_site"]
-__all__ += ["served_site", "visit"]
-
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "_build" / "html"
 TOC = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())

@@ -8,8 +8,6 @@ import json
 
 from ane_serve.tools.tools import ToolForm
 
-__all__ = ["SPECIAL", "TOOL_TEMPLATES", "written"]
-
 _TURNS = "{% for m in messages %}"
 _CALLS = "{% for call in m.tool_calls or [] %}"
 

@@ -28,9 +28,6 @@ from ane_book.errors import InvalidBundle, InvalidInput
 from filelock import FileLock, Timeout
 from mlprogram.files import regular_files, written_whole
 
-__all__ = ["bundles", "compiled", "delete", "entries", "evict", "facts", "keep", "locked",
-           "lowered", "mark_used", "recall", "remember"]  # fmt: skip
-
 #: The name of a bundle, of one that is being made, and of one that is being replaced.
 KNOWN = re.compile(r"([^/\\]+-[0-9a-f]{16})(\.partial|\.replaced)?")
 

@@ -9,7 +9,6 @@ from ane_book.layout import MEMORY, PER_LAYER
 if TYPE_CHECKING:
     from ane_book.bundle.manifest import Manifest
 
-__all__ = ["check_packages", "handed", "slot_shapes"]
 
 Shapes = dict[str, tuple[int, ...]]
 

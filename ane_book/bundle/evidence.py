@@ -29,18 +29,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 if sys.platform != "win32":
     import fcntl
 
-__all__ = [
-    "LEVELS",
-    "Evidence",
-    "Figures",
-    "Level",
-    "LevelName",
-    "Words",
-    "evidence_lock",
-    "read_evidence",
-    "unmeasured",
-    "write_evidence",
-]
 
 FORMAT: Final = "ane-book evidence 1"
 MAX_BYTES = 1 << 20

@@ -28,8 +28,6 @@ from ane_book.layout import LAYOUTS, Form, Layout
 from ane_book.options import Recipe, tier_name
 from pydantic import Field, model_validator
 
-__all__ = ["FORMAT", "Manifest"]
-
 FORMAT: Final = "ane-book bundle 6"
 
 

@@ -17,8 +17,6 @@ from ane_book.errors import InvalidBundle
 import numpy as np
 from numpy.lib import format as npy
 
-__all__ = ["map_array", "read_arrays"]
-
 Shape = tuple[int, ...]
 MAX_HEADER = 4096  # bytes in front of the numbers; numpy writes 128
 

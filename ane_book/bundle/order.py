@@ -4,8 +4,6 @@ from collections.abc import Iterable, Set
 
 from ane_book.bundle.parts import Part
 
-__all__ = ["check_experts", "check_order"]
-
 
 def check_order(parts: list[Part], files: Iterable[str], ends: Set[str]) -> None:
     """Check that no package is left out and layers come in order; raises ValueError.

@@ -9,26 +9,6 @@ from ane_book.host import check_labels
 from ane_book.text.layout import ChatSegments, Record
 from pydantic import AfterValidator, Field, model_validator
 
-__all__ = [
-    "SHA256",
-    "Adapters",
-    "Embedding",
-    "FileName",
-    "FunctionSpec",
-    "Natural",
-    "Part",
-    "Positive",
-    "Record",
-    "Slot",
-    "Source",
-    "Tags",
-    "Target",
-    "Tokenizer",
-    "Type",
-    "Vectors",
-    "called",
-]
-
 
 def _inside(name: str) -> str:
     """Check that a name is a path below the bundle's folder; raises ValueError."""

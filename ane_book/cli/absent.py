@@ -9,8 +9,6 @@ from ane_book import __version__
 from ane_book.errors import InvalidInput
 from mlprogram.extras import missing
 
-__all__ = ["absent", "served", "serving"]
-
 COMMANDS = {"serve": "serve", "bench": "bench_command"}  # functions of modules of these names
 
 

@@ -20,8 +20,6 @@ import typer
 if TYPE_CHECKING:
     from ane_book.runtime import Result, Session
 
-__all__ = ["Conversation", "chat_command"]
-
 
 @options.takes("Recipe", *RECIPE)
 @options.takes("Sampling", *SAMPLING)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mlprogram.ane.laws import LawReport
     from mlprogram.ane.laws.rule import Severity
 
-__all__ = ["check"]
 
 Calibrate = Annotated[
     str | None,

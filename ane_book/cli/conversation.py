@@ -10,8 +10,6 @@ from ane_book.errors import InvalidInput, first_fault
 from mlprogram.files import written_whole
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-__all__ = ["Saved", "read_conversation", "write_conversation"]
-
 FORMAT: Final = "ane-book chat 1"
 MOST = 1 << 24  # bytes
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ane_book.runtime import Session
     from rich.console import Console
 
-__all__ = ["demo_command", "present"]
 
 PROMPTS = (
     "What is the capital of France?",

@@ -13,8 +13,6 @@ from typing import Any
 from ane_book.device import state_folder
 from ane_book.errors import printable
 
-__all__ = ["LineEditor"]
-
 MOST = 1000  # lines that are kept
 
 

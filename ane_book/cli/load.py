@@ -13,8 +13,6 @@ from mlprogram.progress import progress_bar
 if TYPE_CHECKING:
     from ane_book.runtime import Embedder, Reranker, Session, Tagger
 
-__all__ = ["Opening", "existing", "handed", "load", "load_talker", "path_of", "task_of"]
-
 
 class Opening(TypedDict):
     """A command's options about how to open a model."""

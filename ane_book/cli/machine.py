@@ -8,8 +8,6 @@ from mlprogram.cli.options import AsJson
 from mlprogram.terminal import show
 import typer
 
-__all__ = ["cache_command", "doctor_command"]
-
 
 def doctor_command(as_json: AsJson = False) -> None:
     """Say what this machine can do, and why not."""

@@ -12,8 +12,6 @@ import typer
 if TYPE_CHECKING:
     from ane_book.conversion.plan import Plan
 
-__all__ = ["models_command", "plan_command"]
-
 
 def models_command(as_json: AsJson = False) -> None:
     """List the reference models: weights, recipe, evidence, figures."""

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from ane_book.bundle import Bundle
     from ane_book.bundle.evidence import Level, LevelName
 
-__all__ = ["keep"]
-
 
 def keep(bundle: "Bundle", name: "LevelName", level: "Level") -> None:
     """Record a level in a bundle's evidence.json, and say where that keeps what it has instead."""

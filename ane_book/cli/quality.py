@@ -13,7 +13,6 @@ import typer
 if TYPE_CHECKING:
     from ane_book.bundle.evidence import Level
 
-__all__ = ["quality_command"]
 
 UNMEASURED = 3  # the exit code if it cannot be measured
 

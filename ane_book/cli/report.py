@@ -10,7 +10,6 @@ import typer
 if TYPE_CHECKING:
     from ane_book.evidence.report import Report, Settings
 
-__all__ = ["report_command"]
 
 Units = StrEnum(  # of a list, it would have the names in lower case
     "Units",

@@ -14,8 +14,6 @@ import typer
 if TYPE_CHECKING:
     from ane_book.runtime.reranker import Ranking
 
-__all__ = ["rerank"]
-
 
 @options.takes("Recipe", "quant")
 def rerank(

@@ -9,8 +9,6 @@ from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
 import typer
 
-__all__ = ["residency_command"]
-
 
 def residency_command(
     path: options.Package,

@@ -11,7 +11,6 @@ from ane_book.errors import printable
 if TYPE_CHECKING:
     from ane_book.runtime import Embedder
 
-__all__ = ["print_vectors"]
 
 AT_A_TIME = 256  # texts in a batch, so that output begins before all input is read
 

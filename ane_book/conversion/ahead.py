@@ -6,8 +6,6 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["ahead"]
-
 Item = TypeVar("Item")
 
 _whole = list[int]()  # torch's threads, for each conversion that has half of them

@@ -5,8 +5,6 @@ from mlprogram.coreai import save_asset
 from mlprogram.files import regular_files
 from mlprogram.package.asset import check_asset, check_origin
 
-__all__ = ["add_assets"]
-
 
 def add_assets(bundle: Bundle) -> None:
     """Write an asset beside each package of a bundle that has none, App.mlpackage and App.aimodel,

@@ -44,8 +44,6 @@ from mlprogram.files import is_full, regular_files
 import numpy as np
 import torch
 
-__all__ = ["BundleBuilder"]
-
 KEEPS = "keeps the files and packages that are finished"
 PER_LAYER = "per_layer.npy"
 ROWS = 2048  # tokens whose inputs of all layers are computed at a time

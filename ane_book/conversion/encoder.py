@@ -30,8 +30,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["BUILDERS", "EncoderBuilder", "TaggerBuilder", "settings"]
-
 
 def settings(config: Any) -> dict[str, Any]:
     """What a manifest says of vectors or scores beside the rows that the host adds."""

@@ -18,8 +18,6 @@ from ane_book.weights import Integers, WeightSource, joined
 import numpy as np
 import torch
 
-__all__ = ["Encoding", "StoredEncoding", "rounded"]
-
 ROWS = 2048  # of a matrix that are rounded at a time
 OVERFLOW = 65520.0  # the least number that rounds to infinity in fp16
 

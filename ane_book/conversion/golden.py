@@ -23,8 +23,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GoldenPass", "end_module", "loaded"]
-
 EXPERTS = "experts_{}.npz"  # of each layer, in the unfinished bundle
 
 Made = TypeVar("Made", bound=nn.Module)

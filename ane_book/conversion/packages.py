@@ -11,8 +11,6 @@ from ane_book.models.base.lora import targets
 from mlprogram.package.function import Function as Declared
 from mlprogram.package.reader import Package
 
-__all__ = ["adapters_of", "part_of"]
-
 
 def part_of(
     folder: Path, program: Program, functions: Mapping[str, tuple[int, int | None]]

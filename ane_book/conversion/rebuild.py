@@ -19,8 +19,6 @@ from ane_book.weights.hub import find_weights
 from ane_book.weights.random import RandomSource
 import numpy as np
 
-__all__ = ["Rebuild", "source_of"]
-
 
 def source_of(bundle: Bundle, given: str | Path | None = None) -> WeightSource | None:
     """Open the weights that a bundle was made of: `given`, or a reference model's if they are here.

@@ -7,8 +7,6 @@ from ane_book.models import DecoderConfig, find
 from ane_book.models.base.lora import targets
 from ane_book.options import Recipe, checked
 
-__all__ = ["hold_to", "make_recipe"]
-
 BLOCK = 8  # tokens of the only function: as many as cost what one costs (claim `rows-eight`)
 
 

@@ -16,8 +16,6 @@ from ane_book.text.process import TextProcess
 from ane_book.text.segments import find_segments
 from ane_book.weights.source import TokenizerFiles
 
-__all__ = ["FILE", "packed_or_refused", "tokenizer_entry"]
-
 FILE = "tokenizer.bin"
 
 

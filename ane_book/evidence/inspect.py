@@ -11,15 +11,6 @@ if TYPE_CHECKING:  # imported when needed: a package needs no pydantic, a bundle
     from ane_book.bundle import Bundle
     from ane_book.bundle.evidence import LevelName
 
-__all__ = [
-    "inspect_bundle",
-    "inspect_path",
-    "is_bundle",
-    "refuse_bundle",
-    "refuse_weights",
-    "report",
-]
-
 
 def inspect_path(path: str | Path) -> dict:
     """Describe a bundle (a folder with manifest.json) or a package in plain JSON values.

@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # a package is checked without torch and pydantic
     from ane_book.bundle.evidence import Level
     from mlprogram.run.program import MLProgram
 
-__all__ = ["check", "laws_level"]
 
 Inputs = Mapping[str, np.ndarray]
 

@@ -6,8 +6,6 @@ import platform
 
 from ane_book.bundle.evidence import Level
 
-__all__ = ["level", "versions"]
-
 TOOLS = ("ane-book", "mlprogram", "coremltools", "torch", "numpy")
 
 

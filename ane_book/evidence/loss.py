@@ -23,8 +23,6 @@ from ane_book.errors import InvalidInput
 from ane_book.runtime.logprobs import log_softmax
 import numpy as np
 
-__all__ = ["TEXTS", "Loss", "code", "fresh", "measure", "prose"]
-
 Logits = Callable[[list[int]], np.ndarray]  # n token ids of a window -> logits (n, V)
 
 

@@ -21,8 +21,6 @@ from mlprogram.extras import missing
 import numpy as np
 import torch
 
-__all__ = ["greedy", "logits", "model", "weights"]
-
 TROUBLES = {
     "missing_keys": "missing",
     "unexpected_keys": "left over",

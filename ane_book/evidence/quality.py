@@ -22,8 +22,6 @@ from ane_book.evidence.loss import Logits
 from ane_book.runtime import Session
 from ane_book.runtime.backends import MILBackend
 
-__all__ = ["MOST", "check_quality"]
-
 MOST = 0.1  # the share by which perplexity may grow
 TOKENS = 1024  # of each text
 

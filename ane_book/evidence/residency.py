@@ -19,8 +19,6 @@ from ane_book.evidence.levels import level
 from ane_book.evidence.parity.locate import known_inputs
 from mlprogram.ane.mac.residency import Residency, measure
 
-__all__ = ["bundle_level", "measure_each"]
-
 
 def measure_each(
     path: Path,

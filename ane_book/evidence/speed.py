@@ -14,8 +14,6 @@ from ane_book.runtime import Embedder, Reranker, Session, Tagger
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend
 from mlprogram.ane.mac import child
 
-__all__ = ["EXECUTOR", "measure_speed", "tell_speed"]
-
 PROBE = [sys.executable, "-m", "ane_book.evidence.speed"]
 EXECUTOR = "executor"  # instead of compute units: run `mlprogram` on the CPU
 PREFILLS, DECODES = 3, 32  # prompts, for their median; tokens to decode after one

@@ -30,8 +30,6 @@ from ane_book.weights import open_source
 from ane_book.weights.scales import static_activations
 from mlprogram.ane.laws.rule import Severity
 
-__all__ = ["TextFinding", "check_text_side"]
-
 USER, ANSWER = "question 7391", "answer 8264"  # texts that no template has
 NAMED = 3  # the most ids that a finding lists
 

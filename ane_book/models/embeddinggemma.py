@@ -13,8 +13,6 @@ from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.sentence import DecoderLayers, SentenceConfig
 from ane_book.models.gemma3 import Gemma3, Gemma3Config
 
-__all__ = ["EmbeddingGemma"]
-
 
 class EmbeddingGemmaConfig(SentenceConfig, Gemma3Config):
     """Gemma 3's hyperparameters, and what is done with a text's token vectors. `sliding_window`:

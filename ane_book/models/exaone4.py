@@ -24,8 +24,6 @@ from ane_book.models.olmo2 import Olmo2
 if TYPE_CHECKING:
     from ane_book.models.base.layers import DecoderBlock
 
-__all__ = ["Exaone4"]
-
 
 class Exaone4(Alternating[AlternatingConfig]):
     """`model_type` "exaone4": EXAONE 4.0 1.2B and 32B."""

@@ -23,7 +23,6 @@ import numpy as np
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Gemma3", "Gemma3Config"]
 
 NORMS = {
     "attn_q_norm": "self_attn.q_norm",

@@ -36,7 +36,6 @@ from pydantic import Field, model_validator
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Gemma4", "Gemma4WithVision"]
 
 #: Kinds of block: what stands behind FULL or SLIDING, where another layer has its keys and values.
 LENDING, BORROWING = "_lending", "_borrowing"

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ane_book.models.base.layers import Attention
     from torch import nn
 
-__all__ = ["Glm4"]
 
 OWN_NAMES = {
     "post_attention_norm": "post_self_attn_layernorm",

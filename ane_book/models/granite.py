@@ -20,7 +20,6 @@ from ane_book.rope import Factor
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Granite"]
 
 #: Field of config.json -> metadata key of a GGUF.
 MULTIPLIERS = {

@@ -17,7 +17,6 @@ from pydantic import model_validator
 if TYPE_CHECKING:
     from ane_book.models.base.layers import Attention
 
-__all__ = ["HunYuan"]
 
 NORMS = {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ane_book.models.base.layers import Attention
     from torch import nn
 
-__all__ = ["Lfm2"]
 
 CONVOLVED = "convolved"
 KINDS = {"full_attention": FULL, "conv": CONVOLVED}  # in config.json -> kind of block

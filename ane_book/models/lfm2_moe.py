@@ -18,8 +18,6 @@ from pydantic import Field
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Lfm2Moe"]
-
 
 class Lfm2MoeConfig(Lfm2Config, SparseConfig):
     """LFM2-MoE's hyperparameters."""

@@ -23,8 +23,6 @@ from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense
 import numpy as np
 
-__all__ = ["Llama"]
-
 
 class Llama(Dense[DecoderConfig]):
     """`model_type` "llama": Llama 1 to 3, SmolLM2 and others."""

@@ -5,8 +5,6 @@ References: Ministral 8B (Mistral AI, 2024); `transformers`, modeling_ministral.
 
 from ane_book.models.base.alternating import TYPES, Alternating, AlternatingConfig, read_kinds
 
-__all__ = ["Ministral"]
-
 
 class Ministral(Alternating[AlternatingConfig]):
     """`model_type` "ministral". llama.cpp has no architecture for it."""

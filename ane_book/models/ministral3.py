@@ -14,8 +14,6 @@ from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense
 from ane_book.models.llama import Llama
 
-__all__ = ["Ministral3"]
-
 BETA, ORIGINAL = "llama_4_scaling_beta", "original_max_position_embeddings"
 
 

@@ -5,8 +5,6 @@ References: Jiang et al. 2023 (arXiv 2310.06825); `transformers`, modeling_mistr
 
 from ane_book.models.llama import Llama
 
-__all__ = ["Mistral"]
-
 
 class Mistral(Llama):
     """`model_type` "mistral": Mistral 7B and others; in GGUF its architecture is "llama"."""

@@ -20,7 +20,6 @@ from ane_book.models.base.sentence import Reranking, SentenceConfig, TextEncoder
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ModernBert", "ModernBertReranker"]
 
 FIRST = "first "  # before the kind of layer 0, which has no norm before attention
 POOLINGS = ("cls", "mean")

@@ -14,7 +14,6 @@ from ane_book.models.base.dense import NAMES, OUTER, Dense
 if TYPE_CHECKING:
     from ane_book.models.base.layers import DecoderBlock
 
-__all__ = ["Olmo2"]
 
 NORMS = {
     "attn_q_norm": "self_attn.q_norm",

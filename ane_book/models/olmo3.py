@@ -15,8 +15,6 @@ from ane_book.models.olmo2 import Olmo2
 if TYPE_CHECKING:
     from ane_book.models.base.layers import DecoderBlock
 
-__all__ = ["Olmo3"]
-
 
 class Olmo3(Local[LocalConfig]):
     """`model_type` "olmo3"."""

@@ -10,8 +10,6 @@ from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense, rope_type
 
-__all__ = ["Phi3"]
-
 ORIGINAL = 4096  # the original context in tokens, if config.json names none
 FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 

@@ -27,7 +27,6 @@ from pydantic import Field, model_validator
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["PrivacyFilter", "PrivacyFilterConfig"]
 
 Positive = Annotated[float, Field(gt=0, le=1000)]
 Label = Annotated[str, Field(pattern=r"^[!-~]{1,100}$")]

@@ -12,8 +12,6 @@ from ane_book.models.base.dense import NAMES, OUTER, Dense
 if TYPE_CHECKING:
     from ane_book.models.base.layers import Attention
 
-__all__ = ["Qwen2"]
-
 
 class Qwen2(Dense[DecoderConfig]):
     """`model_type` "qwen2". A sliding window, which no published model uses, is refused."""

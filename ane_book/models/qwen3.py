@@ -11,7 +11,6 @@ from ane_book.models.base.dense import NAMES, OUTER, Dense, OwnConfig, head_norm
 if TYPE_CHECKING:
     from ane_book.models.base.layers import Attention
 
-__all__ = ["NORMED", "Qwen3"]
 
 NORMED = NAMES | {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 

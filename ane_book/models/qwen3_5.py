@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ane_book.models.base.layers import DecoderBlock
     from torch import nn
 
-__all__ = ["Qwen3_5", "Qwen3_5WithVision"]
 
 DELTA = "delta"
 KINDS = {"full_attention": FULL, "linear_attention": DELTA}  # in config.json -> kind of block

@@ -11,8 +11,6 @@ from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.sentence import DecoderLayers, SentenceConfig
 from ane_book.models.qwen3 import Qwen3
 
-__all__ = ["Qwen3Embedding"]
-
 
 class Qwen3EmbeddingConfig(SentenceConfig, DecoderConfig):
     """Qwen3's hyperparameters, and what is done with a text's token vectors."""

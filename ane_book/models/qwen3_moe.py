@@ -16,8 +16,6 @@ from ane_book.models.qwen3 import NORMED, Qwen3
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Qwen3Moe"]
-
 
 class Qwen3Moe(Sparse, Qwen3):
     """`model_type` "qwen3_moe"."""

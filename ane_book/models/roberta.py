@@ -12,8 +12,6 @@ from typing import ClassVar
 from ane_book.models.base.sentence import Reranking
 from ane_book.models.bert import Bert
 
-__all__ = ["Roberta", "RobertaReranker", "XLMRoberta", "XLMRobertaReranker"]
-
 
 class Roberta(Bert):
     """`model_type` "roberta": all-distilroberta and its like."""

@@ -10,8 +10,6 @@ from ane_book.models.base.architecture import FULL, GGUF
 from ane_book.models.base.dense import NAMES, OUTER, layer_types
 from ane_book.models.llama import Llama
 
-__all__ = ["SmolLM3"]
-
 
 class SmolLM3(Alternating[AlternatingConfig]):
     """`model_type` "smollm3". A sliding window, which no published model uses, is refused."""

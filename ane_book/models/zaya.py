@@ -33,7 +33,6 @@ from pydantic import Field, model_validator
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Zaya", "ZayaConfig"]
 
 SLIDING, FIRST = "sliding", "_first"
 KINDS = {"hybrid": FULL, "hybrid_sliding": SLIDING}  # in config.json -> kind of block

@@ -22,7 +22,6 @@ import numpy as np
 if TYPE_CHECKING:
     from ane_book.weights.peft import PeftAdapter
 
-__all__ = ["Adapter", "adapter_of", "read_adapter"]
 
 HALF = float(np.finfo(np.float16).max)
 

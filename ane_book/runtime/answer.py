@@ -14,8 +14,6 @@ from ane_book.runtime.sampling import TokenLogprobs
 from ane_book.runtime.streaming import TextStream
 import numpy as np
 
-__all__ = ["Answer", "Clock", "Result", "Stream", "alone", "common_prefix"]
-
 
 @dataclass(frozen=True)
 class Result:

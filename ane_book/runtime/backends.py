@@ -40,7 +40,6 @@ if TYPE_CHECKING:  # `mlprogram` imports torch: a second that listing models doe
     from mlprogram.package.reader import Package
     from mlprogram.package.values import TensorType
 
-__all__ = ["Backend", "CoreMLBackend", "LoadedFunction", "MILBackend", "choose_backend"]
 
 COMPUTE_UNITS = ("ALL", "CPU_AND_NE", "CPU_AND_GPU", "CPU_ONLY")
 

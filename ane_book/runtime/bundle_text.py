@@ -12,8 +12,6 @@ from ane_book.text.chat import Messages, as_messages, kept_apart, thought_tags
 from ane_book.text.process import TextProcess, check_text
 from tokenizers import Tokenizer
 
-__all__ = ["BundleText", "load_tokenizer"]
-
 CUT = "\U0010fffd"  # the last character for private use; a text that has it loses it
 
 

@@ -15,8 +15,6 @@ from ane_book.runtime.session import Session
 from ane_book.text.chat import Messages
 import numpy as np
 
-__all__ = ["Option", "choose", "choosing"]
-
 
 @dataclass(frozen=True)
 class Option:

@@ -17,7 +17,6 @@ from ane_book.errors import InvalidInput
 if TYPE_CHECKING:
     from ane_book.runtime.session import Session
 
-__all__ = ["Drafter", "Lookup", "choose_drafter", "guesses"]
 
 NGRAM = 3  # tokens that a lookup compares at most
 

@@ -14,8 +14,6 @@ from ane_book.runtime.pooled import PooledEncoder
 from ane_book.text.process import check_text
 import numpy as np
 
-__all__ = ["Embedder", "checked_texts"]
-
 
 class Embedder(PooledEncoder):
     """Sentence vectors from a bundle."""

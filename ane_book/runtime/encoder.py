@@ -21,8 +21,6 @@ from ane_book.runtime.shards import load_steps
 from ane_book.text.process import TextProcess
 import numpy as np
 
-__all__ = ["Encoder"]
-
 
 class Encoder:
     """Opens a bundle of its task, and runs it.

@@ -11,8 +11,6 @@ from ane_book.bundle.parts import Part
 from ane_book.runtime.backends import LoadedFunction
 import numpy as np
 
-__all__ = ["Calls", "ExpertPrograms"]
-
 #: How often a program was called, by its package.
 Calls = Counter[str]
 

@@ -32,7 +32,6 @@ try:
 except ImportError:  # of the extra [grammar]
     llguidance = None  # type: ignore[assignment]
 
-__all__ = ["GrammarTokens", "Mask"]
 
 LONGEST = 1 << 17  # characters of a form
 

@@ -17,8 +17,6 @@ from ane_book.layout import PER_LAYER, Layout
 from ane_book.runtime.shards import has_memory
 import numpy as np
 
-__all__ = ["HostInputs"]
-
 
 class _Mask:
     """A mask as the layout has it, updated in place as the position moves; `_rows` is a view of it,

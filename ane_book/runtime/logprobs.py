@@ -3,8 +3,6 @@
 from ane_book.errors import AneBookError
 import numpy as np
 
-__all__ = ["check_logits", "log_softmax"]
-
 
 def check_logits(logits: np.ndarray) -> None:
     """Raise AneBookError where the largest of logits (..., V) is NaN or infinite.

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Copies", "Marks", "marks_after"]
-
 KEPT = 2
 
 Marks = dict[int, bool]  # position -> whether a copy of the memory there is to be kept

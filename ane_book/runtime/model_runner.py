@@ -24,9 +24,6 @@ from ane_book.runtime.memory import Marks, marks_after
 from ane_book.runtime.shards import HeadRunner, Shard, has_memory, held_shapes, stages
 import numpy as np
 
-__all__ = ["Chunk", "ChunkOutput", "ModelRunner", "check_memory"]
-
-
 Chunk = tuple[str, int, int]  # a call: its function, its first slot, the one after its last
 
 

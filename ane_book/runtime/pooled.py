@@ -20,8 +20,6 @@ from ane_book.runtime.encoder import Encoder
 from ane_book.runtime.shards import load_steps
 import numpy as np
 
-__all__ = ["PooledEncoder", "pack"]
-
 
 class PooledEncoder(Encoder):
     """Runs texts, and pools the columns of each to one."""

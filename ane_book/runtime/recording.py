@@ -19,8 +19,6 @@ from ane_book.errors import InvalidInput
 from ane_book.runtime.backends import Backend, LoadedFunction
 import numpy as np
 
-__all__ = ["RecordingBackend"]
-
 
 class RecordingBackend:
     """Runs functions on another backend, and writes down every call.

@@ -18,8 +18,6 @@ from ane_book.runtime.pooled import PooledEncoder
 from ane_book.text.process import check_text
 import numpy as np
 
-__all__ = ["Pair", "Ranked", "Ranking", "Reranker", "ranked"]
-
 Pair = tuple[list[int], list[int]]  # token ids, and the type of each
 
 

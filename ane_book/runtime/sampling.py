@@ -17,8 +17,6 @@ from ane_book.runtime.grammar import Mask
 from ane_book.runtime.logprobs import check_logits, log_softmax
 import numpy as np
 
-__all__ = ["Sampler", "TokenLogprobs", "draw_guessed", "filter_logits"]
-
 #: Below it a division by the temperature leaves float32's range, or divides by 0. At it two logits
 #: that differ at all are so far apart already that only the likeliest token can be drawn.
 COLDEST = 1e-30

@@ -36,7 +36,6 @@ import numpy as np
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["Session"]
 
 TokenIds = Sequence[int] | np.ndarray  # (n,), of whole numbers
 

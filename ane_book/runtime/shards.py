@@ -25,17 +25,6 @@ from ane_book.runtime.experts import Calls, ExpertPrograms
 from ane_book.runtime.memory import Copies
 import numpy as np
 
-__all__ = [
-    "HeadRunner",
-    "Shard",
-    "ShardRunner",
-    "has_memory",
-    "held_shapes",
-    "load_part",
-    "load_steps",
-    "stages",
-]
-
 
 def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedFunction]:
     """Load the functions of a package; raises InvalidBundle unless the types are the manifest's."""

@@ -8,8 +8,6 @@ joined, is what decoding all tokens at once gives, cut at the first stop string.
 from collections.abc import Mapping
 from typing import Protocol
 
-__all__ = ["TextStream", "TokenDecoder", "overlap"]
-
 
 class TokenDecoder(Protocol):
     """Decodes token ids: `tokenizers.Tokenizer`, or one in a process of its own."""

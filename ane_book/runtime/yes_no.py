@@ -19,8 +19,6 @@ from ane_book.runtime.session import Session
 from ane_book.text.process import check_text
 import numpy as np
 
-__all__ = ["INSTRUCTION", "YesNoReranker"]
-
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 BEFORE = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "

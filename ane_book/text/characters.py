@@ -11,8 +11,6 @@ from ane_book.text.shapes import Shape, refuse
 import numpy as np
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-__all__ = ["NONE", "character_tables", "split_tables", "text_list", "u32"]
-
 NONE = 0xFFFFFFFF
 BLOCK = 128  # code points that share an entry of a table's first level
 PLANES = 0x110000

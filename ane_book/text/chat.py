@@ -13,8 +13,6 @@ from typing import Any
 
 from ane_book.errors import InvalidInput, InvalidType
 
-__all__ = ["DEEPEST", "Messages", "as_messages", "kept_apart", "thought_tags", "too_deep"]
-
 THOUGHTS = {"<think>": "</think>", "[THINK]": "[/THINK]"}  # how a thought begins and ends
 #: Texts by which templates tell what is what, and which are in some markers.
 STRUCTURE = {"assistant", "content", "function", "name", "system", "tool", "tool_calls", "user"}

@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["DATE", "ChatSegments", "ChatSystem", "Record", "Strip"]
-
 Segment = Annotated[str, Field(max_length=1 << 16)]
 #: Which ends of a text lose what Python's `str.isspace` calls whitespace, or newlines alone.
 Strip = Literal["none", "both", "left", "right", "left newlines"]

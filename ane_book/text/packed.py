@@ -63,8 +63,6 @@ from ane_book.text.shapes import MARK, Shape, read_shape, refuse, token_id
 from ane_book.text.token_bytes import alphabet, byte_level
 from tokenizers import Tokenizer
 
-__all__ = ["packed_tokenizer"]
-
 MAGIC = b"ANETOK01"
 
 

@@ -23,8 +23,6 @@ import weakref
 from ane_book.errors import BackendUnavailable, InvalidInput
 import mlprogram
 
-__all__ = ["TextProcess", "check_text"]
-
 SECONDS = 20.0  # of processor time for a call; 262,144 tokens load, or a million characters, in 2
 MEMORY = 2 << 30  # bytes of address space; 262,144 tokens with 520,000 merges take 0.4
 

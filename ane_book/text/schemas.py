@@ -8,8 +8,6 @@ from typing import Any
 
 from ane_book.errors import InvalidInput
 
-__all__ = ["SPACED", "check_numbers", "end_of_thought"]
-
 #: Of a JSON schema's grammar: the white space between parts, which a small model else never ends.
 SPACED = {"whitespace_pattern": r"[ \t\r\n]{0,64}"}
 OF_NUMBERS = {

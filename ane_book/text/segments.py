@@ -24,8 +24,6 @@ from ane_book.text.layout import DATE, ChatSegments, ChatSystem, Strip
 from ane_book.text.process import TextProcess
 from pydantic import ValidationError
 
-__all__ = ["find_segments", "join_segments", "random_conversations"]
-
 PROOF = 200  # conversations
 SECONDS = 60.0  # for all renderings of a template, which take about one
 NAMED = 400  # of the texts that a template names, so many are tried as contents

@@ -9,8 +9,6 @@ from typing import Any
 
 from ane_book.errors import UnsupportedModel, printable
 
-__all__ = ["CONTRACTIONS", "SPLITS", "Shape", "read_shape", "refuse", "token_id"]
-
 MARK = "\u2581"  # what stands for a space in SentencePiece's tokens
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 

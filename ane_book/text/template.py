@@ -19,8 +19,6 @@ from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-__all__ = ["render"]
-
 
 class _Generation(Extension):
     """`{% generation %}` marks what the model said, for training; rendering is its body alone."""

@@ -10,8 +10,6 @@ import re
 
 from tokenizers import Tokenizer
 
-__all__ = ["alphabet", "byte_level", "token_bytes"]
-
 
 @cache
 def alphabet() -> dict[str, int]:

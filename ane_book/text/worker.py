@@ -24,8 +24,6 @@ from ane_book.text.template import render
 from ane_book.text.token_bytes import token_bytes
 from tokenizers import Tokenizer
 
-__all__ = ["main"]
-
 LONGEST = 1 << 25  # bytes of an answer
 LONGEST_ERROR = 500  # characters; a template may raise a book
 

@@ -9,8 +9,6 @@ from ane_book.weights.source import TokenizerFiles, read_json, read_text
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
-__all__ = ["read_tokenizer", "tokenizer_paths", "with_stops"]
-
 
 def tokenizer_paths(folder: Path) -> list[Path]:
     """The files in `folder` that `read_tokenizer` reads, if they exist."""

@@ -31,8 +31,6 @@ from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize
 import numpy as np
 
-__all__ = ["GGUFSource"]
-
 #: Tensors that are not weights but divisors of the rotary frequencies: Llama 3's and LongRoPE's.
 DIVISORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 

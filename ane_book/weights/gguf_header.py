@@ -24,8 +24,6 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 from mlprogram.files import check_file
 import numpy as np
 
-__all__ = ["GGUFTensor", "map_file", "read_header"]
-
 # Limits on a header, three times the largest one known. Without them most damaged lengths would
 # pass, because a file has gigabytes after its header.
 HEADER_BYTES, HEADER_VALUES = 1 << 28, 1 << 22

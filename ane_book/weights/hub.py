@@ -18,8 +18,6 @@ import threading
 from ane_book.errors import AneBookError, WeightsNotFound
 from ane_book.weights import open_source
 
-__all__ = ["Reference", "Wheel", "find_weights"]
-
 SECONDS_TO_ANSWER = 3.0  # timeout of the hub's first response; a download may take longer
 
 

@@ -23,8 +23,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 
-__all__ = ["PeftAdapter", "read_peft"]
-
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 DTYPES = ("F32", "F16", "BF16")  # safetensors' names

@@ -23,8 +23,6 @@ from ane_book.weights.source import (
 from ane_book.weights.tokenizer import byte_level
 import numpy as np
 
-__all__ = ["RandomSource"]
-
 SPREAD = 0.02  # standard deviation with which these families are initialised before training
 NEAR_ONE = "norm.weight", "norm.temp", "_scale"
 

@@ -44,8 +44,6 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 import torch
 
-__all__ = ["SafetensorsSource", "read_folder"]
-
 INDEX = "model.safetensors.index.json"
 
 #: Tables that older `transformers` stored beside the parameters, and that are not needed.

@@ -17,8 +17,6 @@ import warnings
 
 from ane_book.errors import ScalesLeftOut
 
-__all__ = ["SUFFIXES", "static_activations", "warn_of_scales"]
-
 #: How the tensors' names end.
 SUFFIXES = (
     ".input_scale", ".input_global_scale", ".input_zero_point", ".act_scale",

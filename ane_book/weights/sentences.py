@@ -20,8 +20,6 @@ from typing import Any
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.weights.source import read_json
 
-__all__ = ["dense_files", "has_pooling", "sentence_files", "sentence_settings"]
-
 MODULES, CUT = "modules.json", "sentence_bert_config.json"
 SETTINGS = "config_sentence_transformers.json"
 POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "lasttoken": "last"}  # theirs -> ours

@@ -15,11 +15,6 @@ import numpy as np
 from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 
-__all__ = [
-    "Integers", "Shape", "TokenizerFiles", "WeightSource", "check_tensors",
-    "joined", "piece_shapes", "plain_rope", "read_config", "read_json", "read_text",
-]  # fmt: skip
-
 Shape = tuple[int, ...]
 
 #: The names of a tensor's pieces: see `Architecture.pieces`.

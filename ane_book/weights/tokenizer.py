@@ -26,8 +26,6 @@ from tokenizers import (
     processors,
 )
 
-__all__ = ["byte_level", "from_gguf"]
-
 CONTROL, USER_DEFINED = 3, 4  # llama.cpp's token types that are matched in the text as a whole
 
 

@@ -6,8 +6,6 @@ from ane_book_pages.figures import COLORS, INK
 from matplotlib.figure import Figure
 import matplotlib.pyplot as plt
 
-__all__ = ["by_kind", "chart"]
-
 #: The kind of package, by the test that makes it; from top to bottom.
 KINDS = {
     "test_foreign_decoders": "language models",

@@ -11,8 +11,6 @@ from typing import Any
 
 from mlprogram.ops import OPS
 
-__all__ = ["failures", "idle", "markdown", "operations", "runs", "sizes"]
-
 KINDS = {
     "fp32": "single precision",
     "fp16": "as Apple ships them",

@@ -15,8 +15,6 @@ from ane_book_pages.cost_published import Figure, Role
 from ane_book_pages.fit import asked, by_model, bytes_ms, within
 from mlprogram.ane.cost.model import Interval, predict
 
-__all__ = ["Beside", "beside", "by_bytes", "predictable", "width"]
-
 
 @dataclass(frozen=True)
 class Beside:

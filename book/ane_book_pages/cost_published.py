@@ -15,8 +15,6 @@ from mlprogram.ane.claims import GRADES
 from mlprogram.ane.cost.chips import BORROWED, chips
 from mlprogram.ane.cost.model import TokenWork
 
-__all__ = ["Figure", "Role", "decode_figures", "read_rows"]
-
 Role = Literal["fit", "range", "new"]
 
 

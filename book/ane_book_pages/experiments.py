@@ -18,8 +18,6 @@ from ane_book.errors import InvalidInput
 from ane_book_pages import records
 from mlprogram.ane import claims
 
-__all__ = ["Experiment", "Verdict", "for_a_mac", "own", "published"]
-
 Verdict = Literal["yes", "no", "partly", "missed", "unmeasured", "published"]
 FOLDER = "experiments"
 INDEX = f"{FOLDER}/index.toml"

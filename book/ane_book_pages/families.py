@@ -21,8 +21,6 @@ from ane_book.models.base.decoder import block_weights
 from mlprogram.ane.placement import place
 import numpy as np
 
-__all__ = ["FAMILIES", "Family", "family"]
-
 FAMILIES = (
     "smollm3", "olmo3", "ministral3", "exaone4", "glm4", "lfm2", "lfm2_moe", "qwen3_5_text",
     "qwen3_moe", "gemma4_text",

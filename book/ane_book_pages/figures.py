@@ -19,8 +19,6 @@ from cycler import cycler  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 import matplotlib.pyplot as plt  # noqa: E402
 
-__all__ = ["COLORS", "bars", "use_style"]
-
 #: Okabe and Ito's palette without yellow, which is too light for a line on white.
 COLORS = {
     "blue": "#0072B2",

@@ -22,25 +22,6 @@ from mlprogram.ane.cost.chips import find_chip
 from mlprogram.ane.cost.model import PER_MS, TokenWork, predict
 import numpy as np
 
-__all__ = [
-    "Fitted",
-    "FittedLine",
-    "LeftOutModel",
-    "asked",
-    "by_model",
-    "bytes_ms",
-    "columns",
-    "constant",
-    "fit",
-    "impossible",
-    "judged",
-    "least_ms",
-    "left_out",
-    "line",
-    "median_error",
-    "within",
-]
-
 
 @dataclass(frozen=True)
 class Fitted:

@@ -12,8 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from mlprogram.ane.placement.path import ANE, LAUNCH, OUTPUT, SWITCH, Estimates, cost
 
-__all__ = ["Lanes", "lanes"]
-
 PANEL = 7.6  # rows of one graph
 LINES = (("blue", "-"), ("orange", "--"))  # of the cheapest path, and of the next
 

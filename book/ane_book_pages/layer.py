@@ -10,8 +10,6 @@ from itertools import pairwise
 from ane_book_pages.diagrams import arrow, box, canvas, down, elbow, note
 from matplotlib.figure import Figure
 
-__all__ = ["STEPS", "layer"]
-
 #: (what happens, colour of its box, shape of what leaves it), from top to bottom. The colours:
 #: blue a convolution with its weights, green a product without weights, grey all else.
 STEPS = (

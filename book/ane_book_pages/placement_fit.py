@@ -20,8 +20,6 @@ from mlprogram.ane.placement.estimator import OpWork, Roof, features, work
 from mlprogram.ane.placement.graph import GraphOp
 from mlprogram.ane.placement.path import ANE
 
-__all__ = ["ROOFS", "fit", "fit_own"]
-
 SAME = 0.005  # rates that differ by less are one: estimates come with six digits
 LIKE = 0.03  # of the roofline: parameters that the source does not list show in the bytes
 TINY = 1e-5  # ms: less teaches nothing; scalar constants, which nobody wrote down, show in it

@@ -19,8 +19,6 @@ from mlprogram.ane.placement.path import ANE
 from mlprogram.ane.placement.placed import place_ops
 from mlprogram.ane.placement.support import Support, support, table
 
-__all__ = ["LEAST", "Errors", "LeftOut", "half_left_out", "halves", "networks_left_out"]
-
 Supported = Callable[[GraphOp, str], Support]
 LEAST = 2_000_000  # bytes of weights from which a simple rule expects the ANE
 Estimate = tuple[Range, float]  # (least, most) ms predicted, ms published

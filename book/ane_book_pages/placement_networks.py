@@ -18,8 +18,6 @@ from mlprogram.ane.placement.graph import GraphOp, bytes_of
 from mlprogram.ane.placement.path import ANE
 from mlprogram.package.values import TensorType
 
-__all__ = ["MOVED", "NetworkPlan", "op_facts", "read_plans"]
-
 MOVED = "reshape"  # a type in every network whose time is its bytes over the bandwidth
 
 

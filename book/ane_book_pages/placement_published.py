@@ -18,8 +18,6 @@ from mlprogram.ane.placement.graph import GraphOp
 from mlprogram.ane.placement.path import ANE, shortest
 from mlprogram.package.values import TensorType
 
-__all__ = ["Predict", "PublishedGraph", "judge", "read_graphs", "sums"]
-
 LETTERS = {"a": ANE, "b": "bnns", "c": "classic_cpu"}
 Types = dict[str, tuple[TensorType, ...]]
 Predict = Callable[[Sequence[GraphOp]], Sequence[str]]  # "ANE", "CPU" or "depends" for each op

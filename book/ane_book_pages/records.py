@@ -15,8 +15,6 @@ from typing import Any
 
 from ane_book.errors import InvalidInput
 
-__all__ = ["beside", "find", "live", "read"]
-
 FAR = 1.5  # times the record, or a part of it
 
 

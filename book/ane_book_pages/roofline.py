@@ -19,8 +19,6 @@ from mlprogram.kernels import native
 from mlprogram.kernels.native.threads import threads
 import torch
 
-__all__ = ["Roofs", "measure"]
-
 COLUMNS = 4096  # columns of the weight that is read
 WIDTH, TOKENS = 1024, (64, 256)  # of the products: in float32 4 MB of weights, and their tokens
 

@@ -15,8 +15,6 @@ from ane_book.bundle import Bundle
 from ane_book.runtime.backends import LoadedFunction, MILBackend
 import numpy as np
 
-__all__ = ["Choices", "of_text"]
-
 #: Where a text is cut for a tagger that reads a sentence at a time; JSON after its fields.
 CUT = re.compile(r'(?<=\. )|(?<=\n)|(?<=", )')
 

@@ -22,18 +22,6 @@ from ane_book.errors import InvalidInput
 from mlprogram.ane.claims import Citation, Claim
 from mlprogram.ane.claims import load as load_claims
 
-__all__ = [
-    "INSIDE",
-    "PARTED",
-    "THROUGH",
-    "ClaimSource",
-    "everything",
-    "load",
-    "of",
-    "parted",
-    "tally",
-]
-
 INSIDE = Path(__file__).with_name("inside.toml")
 SOURCES = Path(__file__).with_name("sources.toml")
 CHIP = re.compile(

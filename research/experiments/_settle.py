@@ -28,8 +28,6 @@ with silent_coremltools():
     from coremltools.converters.mil import Builder as mb
     from coremltools.converters.mil.mil import types
 
-__all__ = ["Case", "all_found", "between", "conv", "ct", "found", "graph", "main", "mb",
-           "milliseconds", "random", "run", "save", "silent_coremltools"]  # fmt: skip
 
 SOAK = 25  # predictions: what is asked here shows at the first
 

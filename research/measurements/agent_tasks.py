@@ -26,8 +26,6 @@ import jsonschema
 import openai
 import uvicorn
 
-__all__ = ["TASKS", "Task", "Turns", "run"]
-
 TURNS, MOST = 3, 256  # of a task; tokens of an answer
 WORD = {"type": "string", "minLength": 1, "maxLength": 24}
 TEXT = {"type": "string", "minLength": 1, "maxLength": 60}

@@ -20,8 +20,6 @@ from privacy_filter import RESULT, add_to_record
 from tokenizers import Tokenizer
 import torch
 
-__all__ = ["Reference", "compare"]
-
 TEXTS = 1000
 
 

@@ -23,8 +23,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import OpenAIPrivacyFilterConfig, OpenAIPrivacyFilterForTokenClassification
 
-__all__ = ["RESULT", "Balance", "add_to_record", "make_model", "make_step"]
-
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "privacy-filter-small"
 RESULT = ROOT / "ane_book" / "reference" / NAME

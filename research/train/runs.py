@@ -16,8 +16,6 @@ import time
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Schedule", "save_half", "train"]
-
 #: A step's loss, and what else the learning curve shows.
 Step = Callable[[int], tuple[Tensor, dict[str, float]]]
 

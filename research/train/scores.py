@@ -9,8 +9,6 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Example", "read_examples", "score", "table"]
-
 Span = tuple[int, int, str]  # first character, the one after the last, label
 
 

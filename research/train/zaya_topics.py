@@ -7,8 +7,6 @@ in a handful of places, questions about nature, plain food, sums with small numb
 from dataclasses import dataclass
 from random import Random
 
-__all__ = ["KINDS", "Topic", "topic"]
-
 NAMES = """Anna, Ben, Carla, David, Ella, Finn, Grace, Hugo, Ida, Jack, Kim, Leo, Mia, Noah, Olga,
 Paul, Rosa, Sam, Tara, Tom, Uma, Vera, Will, Zoe, Lily, Max, Nora, Oscar, Ruby,
 Theo""".replace("\n", " ").split(", ")

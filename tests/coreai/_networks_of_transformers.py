@@ -9,8 +9,6 @@ import coremltools as ct
 import numpy as np
 import torch
 
-__all__ = ["CONVERTED", "convert"]
-
 #: Of the architectures of tests/onnx some that coremltools 9 converts; most others ask for
 #: `new_ones`, which it has not.
 CONVERTED = (

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from tempfile import TemporaryDirectory
 
-__all__ = ["EXACT", "FOREIGN", "run"]
-
 HERE = Path(__file__).parent
 #: Where the packages are: as converters of others write them, and networks of `transformers`.
 FOREIGN = (

@@ -24,8 +24,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path += [str(ROOT), str(ROOT / "mlprogram")]  # `make fuzz` runs without pytest's paths
 from _inline import make_program  # noqa: E402
 
-__all__ = ["make"]
-
 INLINE = 4  # random programs
 
 

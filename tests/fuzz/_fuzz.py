@@ -14,8 +14,6 @@ import selectors
 import subprocess
 import sys
 
-__all__ = ["fuzz", "summary"]
-
 WORKER = Path(__file__).resolve().parent / "_worker.py"
 TIMEOUT = 10.0  # seconds that a case may take
 STARTUP = 300.0  # seconds that a worker may take to import torch and run the sound packages

@@ -12,8 +12,6 @@ import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 import coremltools.optimize.coreml as cto
 
-__all__ = ["KERNELS"]
-
 T, P, D = 2, 12, 16  # query rows, positions in the cache, head size
 
 

@@ -14,8 +14,6 @@ from _mutate_files import bytewise, files, mangle, manifest
 from _mutate_types import is_map, messages, read, sizes, types, write
 from google.protobuf.descriptor import FieldDescriptor as Field
 
-__all__ = ["damage"]
-
 INTEGERS = [0, 1, -1, 2, 3, 7, 64, 255, 256, 65536, 2**24, 2**31 - 1, -(2**31), 2**32, 2**40,
             2**60, 2**63 - 1, -(2**63), 2**64 - 1]  # fmt: skip
 FLOATS = [0.0, -1.0, 0.5, 1e-30, 1e30, 3e38, -3e38, float("inf"), float("nan")]

@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from random import Random
 
-__all__ = ["bytewise", "files", "mangle", "manifest", "model_file"]
-
 #: What a manifest may say that the model's file is.
 PATHS = ["", ".", "..", "/", "../" * 9 + "etc/hostname", "com.apple.CoreML", "a\x00b", "x" * 5000,
          "com.apple.CoreML/weights/weight.bin", 7, None, [], {}]  # fmt: skip

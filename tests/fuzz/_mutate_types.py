@@ -9,8 +9,6 @@ import struct
 from _mutate_files import model_file
 from mlprogram.package.files import proto
 
-__all__ = ["is_map", "messages", "read", "sizes", "types", "write"]
-
 #: DataType of the program -> dtype of a blob's record, and bits of an element
 CODES = {10: (1, 16), 11: (2, 32), 21: (4, 8), 22: (6, 16), 23: (14, 32), 31: (3, 8), 32: (7, 16),
          35: (11, 4), 25: (8, 4), 37: (9, 1)}  # fmt: skip

@@ -8,8 +8,6 @@ from coremltools.converters.mil.mil import types
 import coremltools.optimize.coreml as cto
 import numpy as np
 
-__all__ = ["IOS16", "IOS18", "config", "convert", "spec", "weights"]
-
 IOS16, IOS18 = ct.target.iOS16, ct.target.iOS18
 
 

@@ -13,8 +13,6 @@ from random import Random
 from _package import X, block, const, op, typed, write
 import numpy as np
 
-__all__ = ["Program", "make_program"]
-
 SHAPE, STEPS = (2, 3), 14
 ROW, STATES = typed("fp32", 1, 3), ("s", "t")
 

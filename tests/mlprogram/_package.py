@@ -14,11 +14,6 @@ from mlprogram.package.files import proto
 import numpy as np
 import pytest
 
-__all__ = [
-    "ADD", "MODEL", "WEIGHTS", "X", "blob", "block", "const", "edit", "op", "refused", "run",
-    "typed", "write",
-]  # fmt: skip
-
 MODEL = Path("Data/com.apple.CoreML/model.mlmodel")
 WEIGHTS = Path("Data/com.apple.CoreML/weights/weight.bin")
 

@@ -3,8 +3,6 @@
 from _random_ops import DTYPES, Operands, Shape, Value
 import numpy as np
 
-__all__ = ["Attention"]
-
 SLOTS = (64, 65, 511, 512, 513)
 
 

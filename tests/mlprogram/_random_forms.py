@@ -12,8 +12,6 @@ from _random_attention import Attention
 from _random_ops import DTYPES, LARGEST, Shape, Value
 import numpy as np
 
-__all__ = ["RandomProgram"]
-
 FORMS = 5  # of a program
 ARITHMETIC = ["add", "sub", "mul", "real_div", "maximum", "minimum"]
 COMPARISONS = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]

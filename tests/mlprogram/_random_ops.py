@@ -14,8 +14,6 @@ from random import Random
 from _package import blob, const, op, typed, write
 import numpy as np
 
-__all__ = ["DTYPES", "LARGEST", "Operands", "Value"]
-
 #: Around what the kernels treat alike: lanes, tiles, rows of few and of many, pieces of a vector.
 SIZES = (1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 LARGEST = 1200  # elements of most values

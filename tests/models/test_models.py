@@ -24,8 +24,8 @@ from ane_book.conversion.recipe import make_recipe
 from ane_book.conversion.write.decoder import lower_blocks
 from ane_book.errors import AneBookError, InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.host import causal_mask, per_layer_columns
+from ane_book.layout import MEMORY, PER_LAYER
 from ane_book.models import find, read_config
-from ane_book.models.base.architecture import MEMORY, PER_LAYER
 from ane_book.models.base.decoder import Decoder, Head, Winner
 from ane_book.models.base.layers import rms_normalize
 from ane_book.options import Recipe

@@ -6,8 +6,6 @@ from architectures import ARCHITECTURES
 import numpy as np
 import torch
 
-__all__ = ["Wrapped", "build", "given"]
-
 
 class Wrapped(torch.nn.Module):
     """A model that takes its inputs in order, and gives those of its results that are tensors."""

@@ -20,8 +20,6 @@ import warnings
 from mlprogram.errors import MLProgramError
 import numpy as np
 
-__all__ = ["TOLERANCE", "error", "judge", "some_inputs"]
-
 #: The largest error that is taken for right, by the range of an output.
 TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2}
 #: How much larger an error may be than that of a run that differs in its roundings alone.

@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["ARCHITECTURES"]
-
 BODY = {
     "hidden_size": 32,
     "num_hidden_layers": 2,

@@ -23,8 +23,6 @@ from ane_book import convert
 from ane_book.runtime import Embedder, Reranker, Session, Tagger
 import numpy as np
 
-__all__ = ["ARCHITECTURES", "compared"]
-
 #: kind -> names of tiny models. A mixture's experts are a package each, or in banks of one.
 ARCHITECTURES = {
     "decoder": [*TINY, "zaya"],

@@ -11,8 +11,6 @@ from ane_serve.page import add_page
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
-__all__ = ["Peer", "chunk", "usage"]
-
 
 def chunk(text: str | None = None, finish: str | None = None) -> dict:
     delta = {} if text is None else {"content": text}

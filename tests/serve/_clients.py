@@ -6,8 +6,6 @@ words are ours. `table` is the one on the page of the API.
 
 from collections.abc import Callable
 
-__all__ = ["CLIENTS", "FEATURES", "table"]
-
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
           "additionalProperties": False}  # fmt: skip
 FUNCTION = {"name": "weather", "description": "The weather of a city.", "parameters": SCHEMA}

@@ -35,8 +35,6 @@ import numpy as np
 from safetensors import safe_open
 import torch
 
-__all__ = ["EXACT", "TURNED", "judge"]
-
 EXACT = 1e-4  # of the largest logit: single precision
 TURNED = 0.99  # cosine: half precision
 GOOD = ("right", "tie", "refused")

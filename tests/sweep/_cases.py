@@ -14,8 +14,6 @@ from random import Random
 
 from ane_book.conversion.quantize import SCHEMES
 
-__all__ = ["FAMILIES", "SHARED", "Case", "draw"]
-
 FAMILIES = (
     "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3_text", "granite", "olmo2",
     "hunyuan_v1_dense", "zaya", "openai_privacy_filter",

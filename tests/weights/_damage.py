@@ -12,8 +12,6 @@ from ane_book.weights.tokenizer import byte_level
 from gguf import GGMLQuantizationType as Type
 import numpy as np
 
-__all__ = ["damage", "make"]
-
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 SIZES = [0, 1, 3, 31, 2**15, 2**20, 2**30, 2**31, 2**32 - 1, 10**9, 10**12, 2**62, 2**63, 2**64 - 1]
 VALUES = [

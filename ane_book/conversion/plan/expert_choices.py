@@ -11,7 +11,6 @@ import numpy as np
 if TYPE_CHECKING:
     from ane_book.conversion.plan import Plan
 
-__all__ = ["MOST", "crossing", "woken"]
 
 #: Tokens of a call beyond which `crossing` does not look.
 MOST = 1 << 16

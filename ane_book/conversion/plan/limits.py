@@ -6,8 +6,6 @@ here is enforced: a plan beyond one says so, with its grade and evidence (`mlpro
 
 from mlprogram.ane.claims import find
 
-__all__ = ["AXIS", "CALLS", "FILE", "LOADED", "MANY", "PROGRAM", "SMALL", "WIRED"]
-
 #: Bytes of weights in one program.
 PROGRAM = find("program-250mb")
 #: Bytes of one weight file, from below.

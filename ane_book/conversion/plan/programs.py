@@ -20,8 +20,6 @@ from ane_book.options import Recipe
 from mlprogram.package.weight_file import HEADER
 from mlprogram.package.weight_files import file_sizes
 
-__all__ = ["Program", "cut_experts", "cut_head", "cut_pooled", "cut_shards"]
-
 
 @dataclass(frozen=True)
 class Program:

@@ -10,7 +10,6 @@ from ane_book.conversion.quantize import loss_of, scheme_warning
 if TYPE_CHECKING:
     from ane_book.conversion.plan import Plan
 
-__all__ = ["facts", "listed", "notes"]
 
 #: The assumption about a router whose choices are not known.
 EVEN = "if every expert is chosen as often as any other"

@@ -14,18 +14,6 @@ from ane_book.models.base.architecture import FULL, TensorSpec
 from mlprogram.package.weight_file import stored_bytes
 from mlprogram.package.weight_files import ALIGNMENT, file_sizes
 
-__all__ = [
-    "blob_bytes",
-    "end_blobs",
-    "even_ranges",
-    "expert_blobs",
-    "file_bytes",
-    "head_splits",
-    "layer_blobs",
-    "layer_ranges",
-    "trunk_blobs",
-]
-
 
 def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
     """Bytes of each operand of a projection's weight (O, C, ...), as `quantize.encode` makes it.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ane_book.conversion.plan import Plan
     from ane_book.conversion.plan.programs import Program
 
-__all__ = ["WiredBytes", "encode_functions", "wired_bytes"]
-
 
 @dataclass(frozen=True)
 class WiredBytes:

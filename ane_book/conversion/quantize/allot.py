@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["Choice", "allot"]
-
 
 @dataclass(frozen=True)
 class Choice:

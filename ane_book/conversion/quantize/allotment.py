@@ -25,8 +25,6 @@ from ane_book.weights import WeightSource
 import torch
 from torch import Tensor
 
-__all__ = ["Allotment"]
-
 STRETCH, EVERY = 32, 8  # rows of a stretch; one stretch of so many is quantised to estimate a loss
 
 

@@ -24,8 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["HEAD", "TOKENS", "Calibration", "calibration_text"]
-
 TOKENS = 8192  # of the text that are taken
 WINDOW, GRADED = 256, 4  # tokens of a window; windows of the backward pass
 HEAD = "head"

@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Encoded", "encode", "palettize", "quantize"]
-
 AT_ONCE = 1 << 17  # weights whose quotients stay in the second cache, where memory is new each time
 
 

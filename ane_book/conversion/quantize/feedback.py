@@ -23,8 +23,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Moments", "encode", "moments_of"]
-
 DAMPING = 0.01  # of the mean square of the inputs, added to each: H of few tokens has no inverse
 AT_ONCE = 32  # channels, whose feedback to all later ones is one product
 CLIPS = np.linspace(0.4, 1, 13)  # parts of the largest weight that a scale may reach

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["centres"]
-
 ROUNDS = 2  # of Lloyd and regrouping
 STEPS = (5, 20)  # of Lloyd in a round, and at the end; most groups stand still before
 AT_ONCE = 32  # groups; so many stay in the processor's cache

@@ -7,11 +7,6 @@ from typing import Literal
 from ane_book.errors import InvalidInput
 from mlprogram.ane import claims
 
-__all__ = [
-    "AUTO", "LOSSES", "SCHEMES", "STORED", "Scheme", "find_scheme", "loss_of", "percent",
-    "scheme_warning",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Scheme:

@@ -14,8 +14,6 @@ import shutil
 from ane_book.conversion.target import IGNORED, check_ours, refuse
 from mlprogram.files import regular_files, sha256
 
-__all__ = ["Journal"]
-
 UNFINISHED = "unfinished_"  # prefix of a file that is being written
 PART = "evidence.json.*.part"  # the same, of evidence.json
 #: The files of an unfinished bundle; somebody else put there what has any other name.

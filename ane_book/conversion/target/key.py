@@ -4,8 +4,6 @@ from functools import cache
 from hashlib import sha256
 import importlib.metadata
 
-__all__ = ["CONVERTER", "bundle_key", "code_key", "version"]
-
 version = cache(importlib.metadata.version)  # which parses a file, and every block asks
 
 #: Goes up by one with every change of what a conversion writes, so that no bundle of an earlier

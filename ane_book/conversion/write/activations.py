@@ -11,8 +11,6 @@ from ane_book.conversion.write.values import immediate
 from mlprogram.package.files import proto
 import numpy as np
 
-__all__ = ["silu_by_tanh"]
-
 
 def silu_by_tanh(block: LoweredBlock) -> LoweredBlock:
     """The block with four ops for each `silu`; the one that is given stays as it is."""

@@ -24,22 +24,14 @@ from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
 from ane_book.conversion.write.states import write_states
 from ane_book.errors import InvalidInput
+from ane_book.layout import MEMORY, PER_LAYER
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.architecture import MEMORY, PER_LAYER, SHARED
+from ane_book.models.base.architecture import SHARED
 from ane_book.models.base.lora import slot_shapes
 from ane_book.options import Recipe
 import numpy as np
 import torch
 from torch import Tensor
-
-__all__ = [
-    "Frame",
-    "close_frame",
-    "handed",
-    "lower_blocks",
-    "open_frame",
-    "write_shard",
-]
 
 STATES = 2  # the most of a package: more are reported to fail (claim `state-count`)
 

@@ -21,8 +21,6 @@ from ane_book.models.bert import BertConfig
 import torch
 from torch import Tensor
 
-__all__ = ["lower_encoder", "write_encoder", "write_encoder_trunk", "write_pooled"]
-
 Config = BertConfig | DecoderConfig
 
 

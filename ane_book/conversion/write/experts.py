@@ -25,8 +25,6 @@ from ane_book.models.bert import BertConfig
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Parted", "Pieces", "expert_weights", "trunk_weights", "write_expert"]
-
 OWN = "mixture.groups"  # an expert's parameters begin with this, a dot and its number
 
 

@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["write_head"]
-
 
 def write_head(
     path: Path,

@@ -24,8 +24,6 @@ from mlprogram.files import written_whole
 from mlprogram.package.files import proto
 from torch import Tensor, nn
 
-__all__ = ["keep", "key", "recall"]
-
 MOST = 256  # files, some 15 kB each; those used last stay
 
 

@@ -21,8 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["OPSET", "LoweredBlock", "lower"]
-
 OPSET = "CoreML8"  # iOS 18 / macOS 15
 LARGE = 1 << 16  # values of a parameter
 

@@ -12,8 +12,6 @@ from collections.abc import Collection
 
 import numpy as np
 
-__all__ = ["join_norms", "operands", "sharpen_epsilon"]
-
 
 def join_norms(operations: list) -> list:
     """Join each layer_norm with the batch_norm that scales it; ops are MIL_pb2.Operation."""

@@ -24,8 +24,6 @@ from mlprogram.package.weight_files import WeightFiles
 import numpy as np
 from torch import Tensor
 
-__all__ = ["FunctionWriter", "PackageWriter", "StoredWeight"]
-
 SPECIFICATION_VERSION = 9
 
 

@@ -11,8 +11,6 @@ from ane_book.layout import Layout
 from ane_book.options import Recipe
 import numpy as np
 
-__all__ = ["write_states"]
-
 
 def write_states(
     function: FunctionWriter,

@@ -14,8 +14,6 @@ from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe
 from torch import Tensor
 
-__all__ = ["Parts", "store_parts", "write_trunk"]
-
 Parts = dict[str, dict[str, StoredWeight]]  # by part: "first", "behind", "before", "last"
 
 

@@ -7,8 +7,6 @@ a block that was lowered before needs nothing else of it.
 from mlprogram.package.files import proto
 import numpy as np
 
-__all__ = ["file_value", "immediate", "value_type"]
-
 #: kind and size of a numpy dtype -> MIL's data type, and the field of a tensor that has its values
 FIELDS = {
     "b1": ("BOOL", "bools"), "i4": ("INT32", "ints"), "f4": ("FLOAT32", "floats"),

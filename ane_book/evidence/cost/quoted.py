@@ -16,8 +16,6 @@ from ane_book.reference import Published, reference_models
 from mlprogram.ane.claims import Claim
 from mlprogram.ane.cost import Interval, predict
 
-__all__ = ["quoted"]
-
 
 def quoted(planned: Plan, chip: Claim) -> list[str]:
     """A sentence for each published figure about the same model on the same chip."""

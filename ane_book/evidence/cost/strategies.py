@@ -19,8 +19,6 @@ from mlprogram.ane.cost.chips import find_chip, parameter
 from mlprogram.ane.cost.model import PER_MS, TokenWork, predict
 import numpy as np
 
-__all__ = ["MOST", "crossings", "facts"]
-
 #: The most tokens of a call that `crossings` considers.
 MOST = 1 << 12
 

@@ -7,8 +7,6 @@ from ane_book.models import find
 from mlprogram.ane.cost import TokenWork
 import numpy as np
 
-__all__ = ["form_of", "work_of"]
-
 
 def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> TokenWork:
     """The work of a call of `tokens` tokens of a planned model; 1 is decode.

@@ -20,8 +20,6 @@ from ane_book.runtime.backends import MILBackend
 from ane_book.runtime.shards import load_part, load_steps
 import numpy as np
 
-__all__ = ["Run", "walk_experts"]
-
 
 @dataclass(frozen=True)
 class Run:

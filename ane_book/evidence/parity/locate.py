@@ -21,8 +21,6 @@ from mlprogram.compare import Gap, diff
 from mlprogram.files import regular_files, sha256
 import numpy as np
 
-__all__ = ["first_op", "golden_inputs", "known_inputs"]
-
 TOLERANCE = 1e-6  # two runs of one program by the same ops differ in the last bit at most
 
 

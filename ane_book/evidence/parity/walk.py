@@ -19,8 +19,6 @@ from ane_book.runtime.inputs import HostInputs
 from ane_book.runtime.shards import HeadRunner, load_part, stages
 import numpy as np
 
-__all__ = ["encoder_feeds", "walk"]
-
 DECODED = 8  # golden tokens that are also decoded one by one; later ones differ by position alone
 
 

@@ -14,8 +14,6 @@ from ane_book.evidence.report.private import scrub
 from ane_book.evidence.report.schema import ReportedExperiment
 from pydantic import ValidationError
 
-__all__ = ["find_folder", "run_all"]
-
 TIMEOUT = 3600.0  # seconds per script: some compile for the engine many times
 
 

@@ -36,8 +36,6 @@ from mlprogram.ane.placement.placed import UNITS
 from mlprogram.files import content_hash
 from mlprogram.package.reader import Package
 
-__all__ = ["Settings", "gather"]
-
 Progress = Callable[[str, int, int], None]
 
 #: The levels that the executor measures of a bundle, and how.

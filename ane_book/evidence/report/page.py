@@ -7,8 +7,6 @@ from ane_book.bundle.evidence import LEVELS
 from ane_book.evidence.report.schema import Report
 from jinja2 import Environment, StrictUndefined
 
-__all__ = ["fragment", "page"]
-
 FOLDER = Path(__file__).parent
 
 

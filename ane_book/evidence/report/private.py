@@ -9,8 +9,6 @@ import socket
 
 from ane_book.errors import InvalidInput
 
-__all__ = ["check", "scrub"]
-
 #: An absolute path on macOS, Linux or Windows; web addresses do not match.
 PATH = re.compile(
     r"(?<![\w/.:~-])(?:~|[A-Za-z]:)?[\\/](?:Users|home|private|tmp|var|root|opt|Volumes|work|usr"

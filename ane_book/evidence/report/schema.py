@@ -14,16 +14,6 @@ from ane_book.bundle.parts import SHA256
 from ane_book.errors import InvalidInput, first_fault, printable
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-__all__ = [
-    "Machine",
-    "Report",
-    "ReportedExperiment",
-    "ReportedFunction",
-    "Speed",
-    "Subject",
-    "read_report",
-]
-
 FORMAT: Final = "ane-book report 1"
 VERSION = int(FORMAT.split()[-1])
 MAX_BYTES = 1 << 24

@@ -23,17 +23,6 @@ from ane_book.models.base.dense import Dense, layer_types, rope_type
 from ane_book.rope import Rotary
 from pydantic import model_validator
 
-__all__ = [
-    "SLIDING",
-    "TYPES",
-    "UNROTATED",
-    "Alternating",
-    "AlternatingConfig",
-    "Local",
-    "LocalConfig",
-    "read_kinds",
-]
-
 SLIDING = "sliding"
 UNROTATED = "unrotated"
 TYPES = ("full_attention", "sliding_attention")  # in config.json

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 import torch.nn.functional as F
 
-__all__ = ["apart", "attend", "together"]
-
 
 def apart(x: Tensor, D: int) -> Tensor:
     """Set the heads of (1, heads * D, 1, T) apart, as (heads, D, 1, T), which moves no number."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.layout import MEMORY, PER_LAYER
+from ane_book.layout import MEMORY
 from ane_book.models.base.config import ModelConfig
 import numpy as np
 
@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from ane_book.models.base.experts import Experts
     from torch import nn
 
-__all__ = [
-    "CACHE",
-    "FULL",
-    "GGUF",
-    "MEMORY",
-    "PER_LAYER",
-    "SHARED",
-    "Architecture",
-    "Parameters",
-    "Shape",
-    "TensorSpec",
-    "halves",
-]
 
 Shape = tuple[int, ...]
 Task = Literal["text-generation", "embedding", "reranking", "token-classification"]

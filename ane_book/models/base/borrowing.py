@@ -19,8 +19,6 @@ from ane_book.models.base.layers import (
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Borrowing", "Gate", "GatedBlock", "Lending"]
-
 
 class Lending(Attention):
     """Attention with normed values, which hands its new keys and values on if it `lends` them."""

@@ -18,8 +18,6 @@ import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
 
-__all__ = ["CarriedRouter", "CompressedAttention", "CompressedBlock", "Scaling"]
-
 #: Added to the mean square of a head, so that a head of zeros does not divide by zero. The
 #: checkpoint's own code clamps the norm instead (to 1e-3 in fp16). At a mean square of 1e-6 this
 #: one changes the result by 5e-5.

@@ -10,8 +10,6 @@ from typing import Annotated
 from ane_book.rope import WIDEST, Rotary
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["DecoderConfig", "Layers", "ModelConfig", "Vocabulary", "Width"]
-
 # Bounds far beyond every model, so that a damaged file costs neither time nor memory.
 Width = Annotated[int, Field(gt=0, le=WIDEST)]
 Layers = Annotated[int, Field(gt=0, le=10_000)]

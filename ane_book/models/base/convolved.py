@@ -13,8 +13,6 @@ from ane_book.models.base.layers import DecoderBlock, projection
 import torch
 from torch import Tensor, nn
 
-__all__ = ["CausalConvolution", "GatedConvolution", "OperatorBlock"]
-
 
 class CausalConvolution(nn.Module):
     """A depthwise convolution of each token with the K - 1 tokens before it."""

@@ -17,17 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = [
-    "Decoder",
-    "Head",
-    "Softcap",
-    "Winner",
-    "block_weights",
-    "end_weights",
-    "head_weights",
-    "norm_weight",
-]
-
 
 class Head(nn.Module):
     """Final norm and vocabulary projection, split along the vocabulary.

@@ -40,8 +40,6 @@ import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
 
-__all__ = ["GatedAttention", "GatedDelta", "delta_rule", "inverse", "silu", "softplus"]
-
 SMALLEST = -16.0  # of g: exp(-16) is less than half precision holds, and sums stay small
 LENGTH_EPSILON = 1e-6  # of the lengths of keys and queries, in the square
 

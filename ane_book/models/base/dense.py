@@ -16,20 +16,6 @@ if TYPE_CHECKING:
     from ane_book.models.base.layers import Attention
     from torch import nn
 
-__all__ = [
-    "NAMES",
-    "OUTER",
-    "Dense",
-    "OwnConfig",
-    "head_norms",
-    "layer_types",
-    "outer_tensors",
-    "plain_rope",
-    "rope_type",
-    "sizes",
-    "tied_names",
-    "typed_scaling",
-]
 
 #: GGUF's names of tensors -> those of `transformers`: outside of the layers, and in a layer.
 OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}

@@ -15,18 +15,6 @@ import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
 
-__all__ = [
-    "ACTIVATIONS",
-    "DenseLayers",
-    "EncoderBlock",
-    "Labels",
-    "LayerNorm",
-    "Score",
-    "SinkAttention",
-    "SparseBlock",
-    "TextBlock",
-]
-
 #: Activations by their names in config.json.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

@@ -23,25 +23,6 @@ import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
 
-__all__ = [
-    "Attention",
-    "ClampedSwiGLU",
-    "DecoderBlock",
-    "FeedForward",
-    "NormThenRotate",
-    "NormedProjection",
-    "RMSNorm",
-    "Rotate",
-    "RotateThenNorm",
-    "Scale",
-    "ScaledRMSNorm",
-    "gelu_tanh",
-    "in_half",
-    "projection",
-    "rms_normalize",
-    "rotate",
-]
-
 
 def rms_normalize(x: Tensor, dim: int, eps: float) -> Tensor:
     """Compute x / sqrt(mean(x^2) + eps) along `dim` without an intermediate x^2 in fp16.

@@ -15,8 +15,6 @@ from ane_book.models import find
 from ane_book.models.base.architecture import Shape, TensorSpec
 from ane_book.models.base.config import ModelConfig
 
-__all__ = ["slot_rows", "slot_shapes", "targets"]
-
 #: The projections with a slot: the name of the slot, and the block's module.
 PROJECTIONS = {
     "qkv": "attention.qkv",

@@ -12,8 +12,6 @@ from ane_book.errors import UnsupportedModel
 from ane_book.models.base.architecture import Architecture
 from ane_book.models.base.dense import Dense, plain_rope
 
-__all__ = ["describe_nearest"]
-
 #: Fields that say nothing of a model's layers, and endings of such.
 APART = (
     "_name_or_path", "architectures", "auto_map", "dtype", "id2label", "initializer_range",

@@ -6,8 +6,6 @@ Letters: see `ane_book.models.base`; P pairs of A and B in a slot of rank R.
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Projection", "Slotted", "projection"]
-
 
 class Projection(nn.Conv2d):
     """A linear layer in ANE form: a 1x1 convolution over (1, inputs, 1, T).

@@ -21,7 +21,6 @@ from pydantic import Field, model_validator
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["DENSE", "Sparse", "SparseConfig", "gguf_experts"]
 
 DENSE = "_dense"
 MOST = 100_000  # experts of all layers, ten times the most of a published model

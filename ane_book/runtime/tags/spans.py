@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from ane_book.runtime.tags.stretches import Stretch, size
 import numpy as np
 
-__all__ = ["LONGEST", "Span", "Viterbi", "find_spans"]
-
 LONGEST = 1 << 14  # tokens that may wait for the one that decides what they are
 
 

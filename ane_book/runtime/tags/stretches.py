@@ -10,8 +10,6 @@ from unicodedata import category
 
 import numpy as np
 
-__all__ = ["Stretch", "Waiting", "begin_words", "size"]
-
 #: A letter or digit of a script that separates words by white space or punctuation. Thai to Khmer,
 #: Chinese and Japanese do not; Korean does, but hangs particles on names.
 LETTER = re.compile(

@@ -14,8 +14,6 @@ import re
 from ane_book.errors import InvalidInput
 import numpy as np
 
-__all__ = ["BLOCK", "Window", "blocks", "windows"]
-
 BLOCK = 1 << 16  # characters that are tokenised at once, at most
 
 #: Up to the last place where a letter or digit stands before white space or punctuation. There

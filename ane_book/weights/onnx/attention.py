@@ -20,7 +20,6 @@ from mlprogram.onnx.file import attribute
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto
 
-__all__ = ["OnnxAttention", "attention_of"]
 
 GROUPED, MULTI = "GroupQueryAttention", "MultiHeadAttention"
 

@@ -15,7 +15,6 @@ import numpy as np
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto
 
-__all__ = ["check_mask"]
 
 #: Operators that may occur in the computation of a mask: no loops, no random numbers, no weights.
 OPERATORS = {

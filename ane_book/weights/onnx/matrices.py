@@ -20,8 +20,6 @@ from ane_book.weights.source import Integers, Shape
 from mlprogram.onnx.file import StoredTensor
 import numpy as np
 
-__all__ = ["Blocks", "Matrix", "MatrixPart", "Plain", "unpack"]
-
 FLOATS, NIBBLES = ("FLOAT", "FLOAT16", "BFLOAT16"), ("UINT4", "INT4")  # ONNX's types
 WEIGHTS_AT_ONCE = 1 << 21  # weights decoded at a time, so that temporaries stay near 20 MB
 

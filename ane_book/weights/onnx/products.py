@@ -14,9 +14,6 @@ import numpy as np
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto
 
-__all__ = [
-    "Linear", "Pieces", "embedding_of", "linear_of", "matrix_of_nbits", "rows_of", "table_of",
-]  # fmt: skip
 
 Pieces: TypeAlias = tuple[MatrixPart, MatrixPart | None]  # some rows of a matrix, and of its bias
 

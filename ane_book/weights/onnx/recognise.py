@@ -17,8 +17,6 @@ from ane_book.weights.onnx.products import Linear, Pieces, embedding_of, linear_
 from ane_book.weights.onnx.steps import DecoderWalk, Norm
 from mlprogram.onnx.file import attribute
 
-__all__ = ["OnnxBlock", "OnnxDecoder", "decoder_of"]
-
 
 @dataclass(frozen=True)
 class OnnxBlock:

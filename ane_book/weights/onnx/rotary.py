@@ -17,8 +17,6 @@ from ane_book.rope import Rotary
 from mlprogram.onnx.file import OnnxGraph, StoredTensor, constants_of
 import numpy as np
 
-__all__ = ["Tables", "check_tables", "rope_fields", "tables_of"]
-
 #: Tolerance of a table by its type: a little more than half a unit in the last place.
 ERRORS = {"FLOAT": 1e-6, "FLOAT16": 1e-3, "BFLOAT16": 8e-3}
 TURNS = 4e-7  # and by the position: angles are products of float32

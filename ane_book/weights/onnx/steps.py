@@ -14,7 +14,6 @@ from mlprogram.onnx.file import OnnxGraph, StoredTensor, attribute, describe
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto
 
-__all__ = ["DecoderWalk", "Norm"]
 
 NORM, RMS_NORM = "SimplifiedLayerNormalization", "RMSNormalization"
 NEAR = 8  # the most nodes that an error names

@@ -20,8 +20,6 @@ from ane_book.weights.quantised.stored import ADVICE, FLOATS, Stored, WeightRule
 from pydantic import BaseModel, Field, ValidationError
 import torch
 
-__all__ = ["bitsandbytes"]
-
 STATE, KINDS = ".quant_state.bitsandbytes__", ("nf4", "fp4")
 WIDTHS = {"U8": 1, "F16": 2, "BF16": 2, "F32": 4}  # bytes of what 4-bit weights may be stored as
 STATE_BYTES = 10_000  # a state has some 200

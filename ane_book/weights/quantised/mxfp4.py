@@ -12,8 +12,6 @@ References: OCP Microscaling Formats (MX) specification 1.0, sections 5.3.3 and 
 from ane_book.weights.quantised.stored import Stored, WeightRule
 import torch
 
-__all__ = ["mxfp4"]
-
 #: E2M1: a sign, two bits of exponent with a bias of 1, a bit of mantissa.
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 

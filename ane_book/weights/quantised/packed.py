@@ -23,8 +23,6 @@ from ane_book.weights.quantised.scaled import Block, strategies
 from ane_book.weights.quantised.stored import FLOATS, INDICES, Shape, Stored, WeightRule
 import torch
 
-__all__ = ["awq", "gptq", "pack_quantized"]
-
 #: Where in an AWQ word outputs 0 to 7 stand.
 AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 

@@ -18,8 +18,6 @@ from math import ceil
 from ane_book.weights.quantised.stored import FLOATS, FLOATS8, Shape, Stored, WeightRule
 import torch
 
-__all__ = ["Block", "compressed", "fp8", "strategies"]
-
 #: The formats of compressed-tensors that keep every value apart, and the one that packs them.
 FORMATS = ("float-quantized", "naive-quantized", "int-quantized", "pack-quantized")
 

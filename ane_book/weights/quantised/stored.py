@@ -8,8 +8,6 @@ from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.models.base.architecture import Shape
 import torch
 
-__all__ = ["ADVICE", "FLOATS", "FLOATS8", "INDICES", "Header", "Shape", "Stored", "WeightRule"]
-
 FLOATS = ("F32", "F16", "BF16")  # safetensors' names
 FLOATS8 = ("F8_E4M3", "F8_E5M2")
 INDICES = ("I32", "I64")

@@ -24,8 +24,6 @@ from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-__all__ = ["create_app"]
-
 BODY = 4 << 20  # bytes: a million tokens
 BODY_S = 30.0  # until one has to be there
 SOURCE_TOKENS, COMPLETION_TOKENS = 50, 16  # of an answer, where the request says nothing

@@ -23,11 +23,6 @@ from ane_serve.splitting import Part, Splitting
 from ane_serve.tools.calls import CallPart
 from ane_serve.tools.tools import Calling, cut_call, tool_form
 
-__all__ = [
-    "Ask", "CallPiece", "Finished", "ServedSession", "Started", "TextPiece", "Token", "Weighed",
-    "answers", "chosen",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Ask:

@@ -17,9 +17,6 @@ from typing import Any
 from ane_serve.api.refusal import Refusal, refusal_of
 from ane_serve.pool import Model, Pool
 
-__all__ = ["Gone", "Job", "Jobs"]
-
-
 UNREAD = 10.0  # seconds after its deadline that a client has to take what is left of its answer
 
 

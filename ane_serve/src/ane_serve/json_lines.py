@@ -29,8 +29,6 @@ from ane_serve.jobs import Gone, Job, Jobs
 from ane_serve.pool import Model
 from pydantic import ValidationError
 
-__all__ = ["answer_lines", "listen"]
-
 LONGEST = 4 << 20  # bytes of a line
 LOOK_S = 0.05  # seconds between two checks whether a client of a socket is still there
 

@@ -24,8 +24,6 @@ from ane_book.options import Whole
 from ane_serve.api.refusal import Refusal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-__all__ = ["Key", "check_keys", "find_key", "read_keys"]
-
 MINUTE = 60.0  # seconds
 
 

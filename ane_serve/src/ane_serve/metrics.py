@@ -15,8 +15,6 @@ from ane_serve.api.refusal import Refusal
 from ane_serve.jobs import Jobs
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-__all__ = ["Metrics", "Note", "log_lines"]
-
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 RATES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 

@@ -18,8 +18,6 @@ from ane_serve.api.refusal import Refusal
 from ane_serve.keys import Key, find_key
 from ane_serve.metrics import Metrics, Note
 
-__all__ = ["Middleware"]
-
 OPEN = ("/", "/health")  # paths that need no key
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 

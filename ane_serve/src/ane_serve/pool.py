@@ -21,8 +21,6 @@ from ane_book.runtime.backends import Backend
 from ane_serve.api.refusal import Refusal
 from ane_serve.generation import ServedSession
 
-__all__ = ["EMBEDDING", "RERANKING", "TEXT", "Model", "Pool", "adapted_models", "bundle_model"]
-
 TEXT, EMBEDDING, RERANKING = "text-generation", "embedding", "reranking"
 DOES = {TEXT: "generates text", EMBEDDING: "makes vectors", RERANKING: "scores documents"}
 

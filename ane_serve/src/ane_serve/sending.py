@@ -14,8 +14,6 @@ from ane_serve.metrics import Note
 import numpy as np
 from starlette.responses import Response
 
-__all__ = ["FactsAnswer", "Json", "RankingAnswer", "TextAnswer", "VectorsAnswer"]
-
 #: Has a job done while its client, who is received from, waits.
 Doing = Callable[[Job, Any], AbstractAsyncContextManager]
 

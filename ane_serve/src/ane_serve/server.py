@@ -25,8 +25,6 @@ if TYPE_CHECKING:  # uvicorn's is one of two classes, by what is installed
 else:
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-__all__ = ["listener", "run"]
-
 
 #: Seconds until an idle connection is closed. Clients close theirs earlier, httpx after 5 s: if the
 #: server did so first, a request that is on its way would be lost.

@@ -7,8 +7,6 @@ from ane_book.runtime.streaming import overlap
 from ane_serve.tools.calls import CallPart, CallReader
 from ane_serve.tools.tools import ToolForm, Tools
 
-__all__ = ["Part", "Splitting"]
-
 Part = Literal["reasoning", "content"]
 WHITE = " \t\r\n"  # as in grammars of calls
 

@@ -8,8 +8,6 @@ Everything else is imported inside, so that Ctrl-C is quiet from the first momen
 
 from mlprogram import terminal
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """The entry point: run a command and exit with its code."""

@@ -12,8 +12,6 @@ from mlprogram.package.function import Function
 from mlprogram.package.reader import Package
 from mlprogram.tables import table
 
-__all__ = ["inspect_package", "package_report"]
-
 
 def inspect_package(path: str | Path) -> dict:
     """Describe the functions of a package, and its weights by dtype, in plain JSON values.

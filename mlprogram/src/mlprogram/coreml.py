@@ -30,8 +30,6 @@ from mlprogram.errors import InvalidInput, MLProgramError
 from mlprogram.machine import CAN_PREDICT
 import numpy as np
 
-__all__ = ["Proxy", "enable"]
-
 #: The arrays that the binding hands to Core ML (`CoreMLPythonArray.mm`).
 ARRAYS = (np.float32, np.float64, np.int32, np.int8)
 

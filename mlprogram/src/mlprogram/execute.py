@@ -20,8 +20,6 @@ from mlprogram.run.program import MLProgram, State
 from mlprogram.tables import table
 import numpy as np
 
-__all__ = ["arrays_of", "execute", "execution_report"]
-
 #: The most findings of a kind that the report shows.
 SHOWN = 3
 

@@ -6,8 +6,6 @@ or names what the extra stands for.
 
 from pathlib import Path
 
-__all__ = ["missing"]
-
 CHECKOUT = Path(__file__).parents[3]  # or what else the library lies in
 FOLDERS = {"mlprogram": "./mlprogram", "ane-book": ".", "ane-serve": "./ane_serve"}
 

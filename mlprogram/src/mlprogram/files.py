@@ -11,11 +11,6 @@ import stat
 
 from mlprogram.errors import InvalidInput, InvalidWeights, OutOfSpace, refuse_pointer
 
-__all__ = [
-    "check_file", "content_hash", "exchange", "is_full", "regular_files", "sha256", "telling",
-    "written_whole",
-]  # fmt: skip
-
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:

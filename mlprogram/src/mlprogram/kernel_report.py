@@ -12,8 +12,6 @@ from mlprogram.run.program import MLProgram
 from mlprogram.run.stretches import NativeStretch, divided
 from mlprogram.tables import table
 
-__all__ = ["plan_report", "planned"]
-
 
 def planned(path: Path, function: str | None = None, precision: str = "fp16") -> dict:
     """The steps of a function, or of each program in a pipeline, in plain JSON values.

@@ -20,22 +20,6 @@ import sys
 
 from mlprogram.errors import InvalidInput
 
-__all__ = [
-    "CAN_PREDICT",
-    "CAN_PREDICT_REASON",
-    "cache_folder",
-    "chip",
-    "chip_key",
-    "cores",
-    "find_cache",
-    "macos_build",
-    "macos_version",
-    "memory_bytes",
-    "neural_engine",
-    "parse_bytes",
-    "system",
-]
-
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 MIN_MACOS = (15, 0)  # the first to run iOS 18 programs: states, several functions in a package
 

@@ -31,8 +31,6 @@ from mlprogram.package.values import TensorType
 from mlprogram.run.program import MLProgram, State
 import numpy as np
 
-__all__ = ["Programs", "main"]
-
 NUMPY = {"fp16": np.float16, "fp32": np.float32, "int32": np.int32}
 
 

@@ -11,8 +11,6 @@ import sys
 import threading
 import time
 
-__all__ = ["progress_bar", "silent_coremltools"]
-
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int | None], None]]:

@@ -5,8 +5,6 @@ from textwrap import wrap
 
 from mlprogram.errors import printable
 
-__all__ = ["headed", "table"]
-
 
 def table(rows: Iterable[Sequence[str]], indent: int = 0) -> str:
     """Rows as aligned columns; a column of numbers is set to the right. A cell is one line."""

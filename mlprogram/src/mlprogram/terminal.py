@@ -18,8 +18,6 @@ import sys
 from typing import NoReturn, TextIO
 import warnings
 
-__all__ = ["run", "show"]
-
 #: New objects between two looks for garbage. Python's 700 looks a thousand times, at more and more
 #: objects, while torch is imported and a program opened, which make hardly any.
 YOUNG = 50_000

@@ -3,8 +3,6 @@
 from datetime import date
 from random import Random
 
-__all__ = ["written"]
-
 MONTHS = {
     "en": "January February March April May June July August September October November December",
     "de": "Januar Februar März April Mai Juni Juli August September Oktober November Dezember",

@@ -12,8 +12,6 @@ from texts.lexicon import prose, reworded, sentence
 from texts.templates import filled, templates
 from texts.values import Piece, Values
 
-__all__ = ["Span", "document", "joined"]
-
 Span = tuple[int, int, str]  # first character, the one after the last, label
 HALF = ["en"] * 6 + ["de"] * 3 + ["fr"] * 2 + ["es"] * 2 + ["it", "nl", "pt"]
 SCATTERED = [

@@ -6,8 +6,6 @@ import string
 from texts.lexicon import word
 from texts.values import Piece, Values
 
-__all__ = ["HELD_OUT", "TRAINED", "form"]
-
 #: What a field is called, and its slot.
 FIELDS = {
     "person": "name full_name Name fullname contact customer Kunde Nom Nombre Nome Naam user_name "

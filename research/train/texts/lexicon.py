@@ -11,8 +11,6 @@ import re
 
 from texts.people import locale
 
-__all__ = ["prose", "reworded", "sentence", "title", "word"]
-
 ROOT = Path(__file__).resolve().parents[3]
 LOCALES = {"en": "en_US", "de": "de_DE", "fr": "fr_FR", "es": "es_ES", "it": "it_IT", "nl": "nl_NL",
            "pt": "pt_BR"}  # fmt: skip

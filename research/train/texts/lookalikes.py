@@ -8,8 +8,6 @@ from texts.lexicon import title
 from texts.people import ALL, HELD_OUT, LANGUAGES, OTHERS, locale, made_up, plain
 from texts.words import COMPANY_ENDS, PRODUCTS, TLDS, WORDS
 
-__all__ = ["PUBLIC", "Lookalikes"]
-
 HEX = "0123456789abcdef"
 
 

@@ -6,8 +6,6 @@ from texts.lookalikes import HEX, Lookalikes
 from texts.people import Person, locale
 from texts.words import WORDS
 
-__all__ = ["ALNUM", "Numbers"]
-
 ALNUM = string.ascii_letters + string.digits
 
 

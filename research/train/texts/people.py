@@ -15,17 +15,6 @@ from unicodedata import combining, normalize
 if TYPE_CHECKING:
     from faker.generator import Generator
 
-__all__ = [
-    "ALL",
-    "HELD_OUT",
-    "LANGUAGES",
-    "OTHERS",
-    "Person",
-    "locale",
-    "made_up",
-    "person",
-    "plain",
-]
 
 #: The locales of each language of the templates; those that no training sees have the second list.
 LANGUAGES = {

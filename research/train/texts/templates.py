@@ -13,8 +13,6 @@ import re
 
 from texts.values import Piece, Values
 
-__all__ = ["filled", "slots", "templates"]
-
 FOLDER = Path(__file__).parent / "templates"
 SIGN = re.compile(r"[\[\]|]|\{(\w+)\}")
 

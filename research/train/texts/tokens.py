@@ -12,8 +12,6 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from texts.documents import Span, document, joined
 
-__all__ = ["IGNORED", "Rows", "labels_of", "train_tokenizer"]
-
 PIECES = r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]|\s+(?!\S)|\s+"
 IGNORED = -100  # cross_entropy's sign for a token that does not count
 NUMBER = {label: i for i, label in enumerate(LABELS)}

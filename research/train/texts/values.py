@@ -14,8 +14,6 @@ from texts.numbers import ALNUM, Numbers
 from texts.people import Person, locale, made_up, person, plain
 from texts.words import ACTIONS, ASKED, CODES, COUNTRIES, PROFILES, SHARES, TLDS, WORDS
 
-__all__ = ["PRIVATE", "PUBLIC", "Piece", "Values"]
-
 Piece = tuple[str, str | None]
 
 

@@ -1,9 +1,5 @@
 """Words that values are made of."""
 
-__all__ = [
-    "ACTIONS", "ASKED", "CODES", "COMPANY_ENDS", "COUNTRIES", "PRODUCTS", "PROFILES", "SHARES",
-    "TLDS", "WORDS",
-]  # fmt: skip
 
 WORDS = """
 amber anchor apple atlas autumn basil beacon birch bloom blue breeze brick bridge candle canyon

@@ -12,8 +12,6 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import Function, Program, types
 import numpy as np
 
-__all__ = ["BROKEN", "Broken", "model", "sound"]
-
 HALF, FULL, INT = types.fp16, types.fp32, types.int32
 
 

@@ -22,8 +22,6 @@ from mlprogram.errors import InvalidInput, InvalidPackage
 import numpy as np
 import torch
 
-__all__ = ["equal", "faults", "opened", "outcome"]
-
 #: How far what kernels compute may be from what ops give one by one, beside the largest value.
 NEAR = {"fp16": 0.03, "fp32": 1e-3}
 #: Ops that torch sums up in, in an order that hangs on where values lie.

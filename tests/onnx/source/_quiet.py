@@ -9,8 +9,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-__all__ = ["QUIET"]
-
 
 class Classifier(nn.Module):
     """x (1, 3, 24, 24) -> (1, 10), a softmax."""

@@ -7,8 +7,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-__all__ = ["FAULTS", "Fault"]
-
 
 class Fault(NamedTuple):
     """network: by its end. change: what is wrong in the package. names: what has to be named."""

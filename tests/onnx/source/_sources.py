@@ -15,8 +15,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-__all__ = ["NETWORKS", "export", "faulty", "package", "source_files"]
-
 
 class Cnn(nn.Module):
     """Convolutions, pooling and upsampling. x (1, 3, 13, 13)."""

@@ -17,18 +17,6 @@ import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
 
-__all__ = [
-    "ExpertGroup",
-    "Mixture",
-    "MixtureBlock",
-    "SigmoidRouter",
-    "SoftmaxRouter",
-    "TopGates",
-    "chosen",
-    "of_chosen",
-    "swiglu",
-]
-
 Activation = Callable[[Tensor, Tensor], Tensor]  # (gate, up) -> input of the down projection
 
 

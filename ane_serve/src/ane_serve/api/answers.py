@@ -18,10 +18,6 @@ from ane_serve.splitting import Part
 from ane_serve.tools.calls import CallPart
 import numpy as np
 
-__all__ = [
-    "ChatShape", "CompletionShape", "as_json", "choices", "event", "ranking", "vectors",
-]  # fmt: skip
-
 
 def as_json(value: object) -> bytes:
     """JSON as UTF-8; a lone surrogate, which UTF-8 cannot encode, as JSON's own escape."""

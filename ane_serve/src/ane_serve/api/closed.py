@@ -6,8 +6,6 @@ from ane_book.text.chat import DEEPEST, too_deep
 from ane_serve.api.refusal import Refusal
 from pydantic import BaseModel, ConfigDict, model_validator
 
-__all__ = ["Closed", "check_depth"]
-
 
 def check_depth(given: dict) -> None:
     """Raise Refusal for a body whose lists and objects lie too deep in each other."""

@@ -4,8 +4,6 @@ import logging
 
 from ane_book.errors import AneBookError, InvalidInput, PromptTooLong, printable
 
-__all__ = ["Refusal", "refusal_of"]
-
 log = logging.getLogger("ane_serve")
 
 

@@ -23,17 +23,6 @@ from ane_serve.generation import Ask
 from ane_serve.tools.tools import Calling
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-__all__ = [
-    "Chat",
-    "Choose",
-    "Completion",
-    "EmbeddingRequest",
-    "LineRequest",
-    "Rerank",
-    "Tokenize",
-    "refuse_invalid",
-]
-
 #: Fields of OpenAI's that are not served, with the values that ask for nothing. None always does.
 UNSERVED: dict[str, tuple] = {
     "audio": (),

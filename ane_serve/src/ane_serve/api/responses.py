@@ -19,8 +19,6 @@ from ane_serve.generation import CallPiece, Finished, TextPiece
 from ane_serve.tools.calls import CallPart
 from pydantic import Field, ValidationError
 
-__all__ = ["Responses", "ResponsesShape"]
-
 #: Fields that are not served, with the values that ask for nothing.
 UNSERVED: dict[str, tuple] = {
     "background": (False,),

@@ -9,8 +9,6 @@ from ane_serve.api.refusal import Refusal
 from ane_serve.tools.tools import Calling
 from pydantic import Field
 
-__all__ = ["EarlierCall", "ResponseFormat", "Tool", "ToolChoice", "choice_of"]
-
 MOST_TOOLS = 128
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 import time
 
-__all__ = ["TimedAnswer", "timed"]
-
 
 @dataclass(frozen=True)
 class TimedAnswer:

@@ -24,8 +24,6 @@ from ane_book.errors import InvalidInput, ServerError
 from ane_serve.bench.answer import TimedAnswer, timed
 from ane_serve.bench.prompts import Prompt
 
-__all__ = ["Server"]
-
 MOST_LINE = 1 << 20  # bytes of a line of a stream, or of a whole answer that is none
 MOST_STREAM = 1 << 26  # bytes of a stream
 CONNECT_S = 10.0  # seconds for a server to take a connection

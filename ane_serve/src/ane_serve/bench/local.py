@@ -12,8 +12,6 @@ from ane_book.text.chat import Messages
 from ane_serve.bench.answer import TimedAnswer, timed
 from ane_serve.bench.prompts import PROMPTS, Prompt
 
-__all__ = ["InProcess", "cold_start"]
-
 
 class InProcess:
     """A subject of a benchmark: a session in this process, without any server."""

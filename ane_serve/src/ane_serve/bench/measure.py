@@ -8,8 +8,6 @@ from ane_serve.bench.answer import TimedAnswer
 from ane_serve.bench.prompts import PROMPTS, Prompt
 from ane_serve.bench.report import BenchReport, BenchSubject
 
-__all__ = ["Asked", "measure"]
-
 MARKS = 1000  # different beginnings of a prompt
 
 Progress = Callable[[str, int, int | None], None]

@@ -4,8 +4,6 @@ that the Qwen2.5 server on the engine came with (maderix/ANE, pull request 26), 
 
 from dataclasses import dataclass
 
-__all__ = ["PROMPTS", "Prompt"]
-
 
 @dataclass(frozen=True)
 class Prompt:

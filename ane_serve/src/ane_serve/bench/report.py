@@ -7,8 +7,6 @@ from statistics import median
 from ane_book import device
 from ane_serve.bench.answer import TimedAnswer
 
-__all__ = ["BenchReport", "BenchSubject"]
-
 FORMAT = "ane-book bench 1"
 NARROW = 75  # columns of a terminal, below which headings are short
 LEFT_OUT = ("1st ms",)  # in a narrow terminal: the latency says more

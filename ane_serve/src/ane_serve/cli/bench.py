@@ -16,7 +16,6 @@ import typer
 if TYPE_CHECKING:
     from ane_serve.bench import Asked
 
-__all__ = ["bench_command"]
 
 Names = StrEnum(
     "Names",

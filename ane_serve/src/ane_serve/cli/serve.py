@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ane_book.bundle import Bundle
     from ane_serve.pool import Model
 
-__all__ = ["serve"]
 
 NEEDED = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client"}
 

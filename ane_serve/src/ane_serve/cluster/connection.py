@@ -21,7 +21,6 @@ except ImportError:
     why = missing("to use several machines", "ane-serve[cluster]", "ray")
     raise BackendUnavailable(why) from None
 
-__all__ = ["add_node", "joined", "local_cluster", "machines"]
 
 #: The address of local nodes; Ray replaces 127.0.0.1 by the machine's address in its network.
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"

@@ -17,8 +17,6 @@ from ane_book.bundle.manifest import Manifest
 from ane_book.errors import InvalidBundle, OutOfSpace
 from mlprogram.files import sha256
 
-__all__ = ["PIECE", "Files", "pieces"]
-
 PIECE = 1 << 22  # bytes that are sent at once
 
 

@@ -11,8 +11,6 @@ from itertools import accumulate, groupby
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Part
 
-__all__ = ["crossing", "cut", "sizes", "units"]
-
 
 def cut(costs: Sequence[int], machines: int, first: int = 0) -> list[range]:
     """Cut units of these costs into a range for each machine, or for each unit if those are fewer.

@@ -29,8 +29,6 @@ from ane_serve.cluster.layout import units
 from ane_serve.cluster.placement import PlacedStage, Stages, place, result
 import numpy as np
 
-__all__ = ["ClusterPipeline"]
-
 RETRIES = 2  # losses that one call survives
 
 

@@ -20,8 +20,6 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-__all__ = ["PlacedStage", "Stages", "lost", "place", "result"]
-
 #: CPUs that a stage reserves on its node, where it is the only one of its model. It is little, so
 #: that several models find room: they take turns, as programs on one Neural Engine do.
 CPU = 0.1

@@ -17,8 +17,6 @@ from ane_book.evidence.cost import work_of
 from ane_serve.cluster.layout import cut
 from mlprogram.ane.cost import Estimate, Interval, TokenWork, predict
 
-__all__ = ["Machines", "split"]
-
 LINKS = {"1 Gbit/s": 1e9 / 8, "10 Gbit/s": 1e10 / 8}  # bytes/s
 HOPS = {"0.1 ms": 1e-4, "0.5 ms": 5e-4}  # seconds one way: a wire, and what a call takes beside
 

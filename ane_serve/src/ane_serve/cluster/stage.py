@@ -22,8 +22,6 @@ from ane_serve.cluster.layout import crossing, units
 import mlprogram
 import numpy as np
 
-__all__ = ["Stage"]
-
 
 class Stage:
     """Some units of a bundle (`ane_serve.cluster.layout`), one after the other, on this machine."""

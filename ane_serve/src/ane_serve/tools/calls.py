@@ -11,8 +11,6 @@ import json
 import re
 from typing import ClassVar, Protocol
 
-__all__ = ["ArgumentReader", "CallPart", "CallReader", "JsonReader"]
-
 
 @dataclass(frozen=True)
 class CallPart:

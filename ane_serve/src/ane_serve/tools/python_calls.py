@@ -11,8 +11,6 @@ from ane_book.errors import InvalidInput
 from ane_serve.tools.calls import ArgumentReader, CallPart
 from ane_serve.tools.xml_calls import HEEDED, SILENT, kinds, resolved
 
-__all__ = ["PythonReader", "python_call", "python_rules"]
-
 WORDS = {"True": "true", "False": "false", "None": "null"}
 SINGLE = r"""/'([^'\\\x00-\x1f]|\\['"\\nrt])*'/"""  # a text of Python's between single quotes
 

@@ -34,8 +34,6 @@ from ane_serve.tools.calls import CallReader, JsonReader
 from ane_serve.tools.python_calls import PythonReader, python_call, python_rules
 from ane_serve.tools.xml_calls import XmlReader, xml_rules
 
-__all__ = ["Calling", "ToolForm", "Tools", "cut_call", "tool_form"]
-
 SYSTEM = """You may call functions to help with the user's question. They are, as JSON schemas:
 <tools>
 {tools}

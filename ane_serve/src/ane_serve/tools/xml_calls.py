@@ -21,8 +21,6 @@ from ane_book.errors import InvalidInput
 from ane_book.runtime.streaming import overlap
 from ane_serve.tools.calls import ArgumentReader, CallPart
 
-__all__ = ["HEEDED", "SILENT", "XmlReader", "kinds", "resolved", "xml_rules"]
-
 STOP = "\n</parameter>"
 END = STOP + "\n"
 #: Of a schema of arguments, what is heeded, or says nothing of their form.

@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping
 from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.values import Constant
 
-__all__ = ["INLINE", "in_place_writes", "memory_of", "origins", "uses"]
-
 #: Ops whose results may share memory with one of their inputs -> that input. Every other op, except
 #: for `cond` and `while_loop`, returns a new tensor.
 VIEWS = {

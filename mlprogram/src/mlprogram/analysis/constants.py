@@ -16,8 +16,6 @@ from mlprogram.package.function import Function, Operation
 from mlprogram.package.values import Constant, TensorType
 import torch
 
-__all__ = ["Constants", "Expansion", "Known", "torch_dtype"]
-
 TORCH = {
     "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16,
     "bool": torch.bool, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32,

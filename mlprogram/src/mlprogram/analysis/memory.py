@@ -16,8 +16,6 @@ from mlprogram.analysis.aliases import in_place_writes, origins, uses
 from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.values import TensorType
 
-__all__ = ["Memory", "peak_resident", "predict"]
-
 #: Ops whose result is a view of their first tensor, without memory of its own.
 FREE = {
     "expand_dims": "x", "identity": "x", "read_state": "input", "reshape": "x",

@@ -12,8 +12,6 @@ from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
 import typer
 
-__all__ = ["Annotations", "FailOn", "Rules", "Sarif", "annotated", "check_command", "width"]
-
 Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 to this file.")]
 FailOn = Annotated[
     Literal["error", "warning", "note", "never"],

@@ -15,8 +15,6 @@ from mlprogram.errors import InvalidInput, printable
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["command_line", "told_to_end"]
-
 
 def command_line(
     help_text: str,

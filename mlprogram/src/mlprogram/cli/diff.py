@@ -8,8 +8,6 @@ from mlprogram.errors import InvalidInput
 from mlprogram.terminal import show
 import typer
 
-__all__ = ["diff_command"]
-
 Tolerance = Annotated[
     float | None,
     typer.Option(

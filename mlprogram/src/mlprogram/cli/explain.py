@@ -9,8 +9,6 @@ from mlprogram.errors import InvalidInput
 from mlprogram.terminal import show
 import typer
 
-__all__ = ["explain_command"]
-
 NOTHING = """The index of errors has nothing like this. What may help:
 - give all that was printed, `COMMAND 2>&1 | mlprogram explain -`: a line above may say more
 - `mlprogram check PACKAGE` looks for known faults in what was converted

@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 from mlprogram.errors import InvalidInput, printable
 import typer
 
-__all__ = ["Check", "Inputs", "Precision", "Shapes", "convert_command", "convert_onnx"]
-
 Precision = Annotated[
     Literal["fp16", "fp32"] | None,
     typer.Option(help="Of an .onnx graph: what it computes in.  [default: fp16]"),

@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AsJson", "FunctionName", "InputSeed", "Inputs", "Package", "Packages", "Precision"]
-
 Package = Annotated[Path, typer.Argument(help="A .mlpackage or .mlmodelc.")]
 Packages = Annotated[Path, typer.Argument(help="A .mlpackage or .mlmodelc, or a folder of them.")]
 Precision = Annotated[

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from mlprogram.ane.mac.plan import CoreMLPlan
     from mlprogram.ane.placement import Placement
 
-__all__ = ["place_command"]
 
 Failing = Literal["cpu", "depends", "never"]
 SHOWN = 4  # edits and open questions that a summary shows

@@ -8,8 +8,6 @@ from mlprogram.errors import InvalidInput
 from mlprogram.terminal import show
 import typer
 
-__all__ = ["Out", "Plan", "inspect_command", "run_command", "save_command"]
-
 Plan = Annotated[
     bool, typer.Option("--plan", help="Show which kernel each op got, and why not others.")
 ]

@@ -11,7 +11,6 @@ import typer
 if TYPE_CHECKING:
     from mlprogram.ane.mac.residency import Residency
 
-__all__ = ["Soak", "Timeout", "Units", "exit_code", "residency_command", "residency_lines"]
 
 UNMEASURED = 3  # the exit code if it cannot be measured
 

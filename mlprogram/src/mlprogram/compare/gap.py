@@ -9,8 +9,6 @@ from mlprogram.analysis.aliases import uses
 from mlprogram.package.function import Operation
 import numpy as np
 
-__all__ = ["Gap", "compare_value", "percent"]
-
 
 @dataclass(frozen=True)
 class Gap:

@@ -16,8 +16,6 @@ from mlprogram.package.description import by_name
 from mlprogram.run.program import MLProgram, State
 import numpy as np
 
-__all__ = ["PrecisionFinding", "report"]
-
 LARGEST = float(np.finfo(np.float16).max)  # 65,504
 SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)  # 6.1e-5; below it bits are lost
 

@@ -11,8 +11,6 @@ from mlprogram.run.pipeline import Pipeline, open_model
 from mlprogram.run.precision import described
 from mlprogram.tables import table
 
-__all__ = ["Comparison", "compare_packages"]
-
 
 class Comparison(NamedTuple):
     """The result of `compare_packages`: as text, as a bool, as facts (errors may be infinite)."""

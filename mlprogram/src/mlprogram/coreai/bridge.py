@@ -31,8 +31,6 @@ from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant
 import numpy as np
 
-__all__ = ["check_installed", "missing_ops", "save_asset"]
-
 #: Versions of coreai-core that run assets, and have not the calls that write them here.
 FORMER = ("1.0.0b1", "1.0.0b2")
 #: Taken care of here rather than by a function on values.

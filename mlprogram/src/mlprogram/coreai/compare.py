@@ -18,8 +18,6 @@ from mlprogram.package.reader import Package
 from mlprogram.run.program import MLProgram
 from mlprogram.tables import table
 
-__all__ = ["compare_with_executor"]
-
 
 def compare_with_executor(
     package: Path,

@@ -21,8 +21,6 @@ from mlprogram.package.function import Function
 from mlprogram.package.reader import Package
 import numpy as np
 
-__all__ = ["CoreAIBackend"]
-
 Keep = Callable[[str, dict[str, str], Callable[[Path], None]], Path]
 VERSION = 2  # of the bridge: a change of what it writes makes cached assets anew
 

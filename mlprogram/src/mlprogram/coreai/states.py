@@ -9,8 +9,6 @@ from collections import defaultdict
 
 from mlprogram.package.function import Function
 
-__all__ = ["updates_apart"]
-
 #: What has the memory of its input.
 VIEWS = frozenset(["cast", "expand_dims", "identity", "reshape", "squeeze"])
 

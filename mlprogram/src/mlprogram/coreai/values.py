@@ -6,8 +6,6 @@ from mlprogram.errors import InvalidInput
 from mlprogram.package.values import Constant, TensorType
 import numpy as np
 
-__all__ = ["as_value", "constant", "declared", "dtype_of", "lifted"]
-
 #: MIL's dtypes as Core AI names them; 3 and 6 bits take the next width that it has.
 NAMES = {
     "bool": "bool_", "fp16": "float16", "fp32": "float32", "int8": "int8", "int16": "int16",

@@ -15,8 +15,6 @@ from mlprogram.package.values import Constant
 from mlprogram.package.weight_file import unpack_bits
 import numpy as np
 
-__all__ = ["WEIGHTS"]
-
 
 def _stored(array: np.ndarray, dtype: str) -> Any:
     return constant(array, dtype_of(dtype))

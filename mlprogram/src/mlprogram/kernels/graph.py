@@ -11,8 +11,6 @@ from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.values import Constant, TensorType
 import torch
 
-__all__ = ["Graph", "Match", "Unfit", "is_halved", "is_stretch", "replace", "split_sizes"]
-
 FLOATS = ("fp16", "fp32")
 
 

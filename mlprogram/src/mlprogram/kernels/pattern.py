@@ -17,8 +17,6 @@ from mlprogram.kernels.graph import Graph, Match, Unfit, replace
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant
 
-__all__ = ["Axis", "Const", "Named", "OpPattern", "Via", "either", "find", "op"]
-
 COMMUTATIVE = frozenset(["add", "mul", "maximum", "minimum"])
 WRITES = frozenset(["write_state", "slice_update"])
 

@@ -7,8 +7,6 @@ from mlprogram.ops import OPS
 from mlprogram.package.function import Operation
 from torch import Tensor
 
-__all__ = ["plainly"]
-
 
 def plainly(match: Match, operands: Sequence[str]) -> Callable[..., Tensor]:
     """The ops of a match as a function of the operands of its kernel."""

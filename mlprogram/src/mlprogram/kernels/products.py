@@ -21,8 +21,6 @@ from mlprogram.package.values import Constant
 import torch
 from torch import Tensor
 
-__all__ = ["product"]
-
 #: Ops that may be products -> the input that is their weight.
 FACTORS = {"conv": "weight", "linear": "weight", "matmul": "y"}
 

@@ -21,15 +21,6 @@ from mlprogram.package.function import Operation
 import torch
 from torch import Tensor
 
-__all__ = [
-    "prepare_activation",
-    "prepare_einsum",
-    "prepare_gather",
-    "prepare_product",
-    "prepare_small",
-    "prepare_transpose",
-]
-
 INDICES = native.TYPES.keys() - {torch.float32, torch.float16, torch.bool}
 SMALL = 1 << 16  # elements of x up to which one thread is enough
 FEW_ROWS = native_ops.FEW_ROWS  # with more rows in a batched product, torch is faster

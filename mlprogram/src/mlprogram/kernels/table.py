@@ -21,8 +21,6 @@ from mlprogram.kernels.pattern import OpPattern as Pattern
 from mlprogram.kernels.pattern import find, op
 from mlprogram.package.function import Function, Operation
 
-__all__ = ["KERNELS", "RUNNER", "Chosen", "Kernel", "Selection", "check_names", "select"]
-
 
 @dataclass(frozen=True)
 class Kernel:

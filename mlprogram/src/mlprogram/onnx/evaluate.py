@@ -9,7 +9,6 @@ import numpy as np
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import ModelProto, NodeProto
 
-__all__ = ["NotComputed", "TooLarge", "evaluate"]
 
 LARGEST = 2**30  # the most bytes of a result that is larger than its operands
 SMALL = 64  # numbers of an operand that may be sizes

@@ -24,10 +24,6 @@ import numpy as np
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-__all__ = [
-    "OLDEST", "ONNX_DOMAINS", "ModelFile", "OnnxGraph", "StoredTensor", "all_nodes", "attribute",
-    "constants_of", "describe", "dimensions", "opset_of", "subgraphs",
-]  # fmt: skip
 
 PROTOBUF_BYTES = (1 << 31) - 1  # protobuf has no larger message
 MOST_DIMENSIONS = 8

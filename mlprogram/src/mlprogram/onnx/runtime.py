@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-__all__ = ["open_session"]
-
 
 def open_session(model: Path | bytes, threads: int = 0):
     """An `onnxruntime.InferenceSession` of a graph as it is written; threads: 0 for its default.

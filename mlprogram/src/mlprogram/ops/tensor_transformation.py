@@ -16,8 +16,6 @@ from torch.nn import functional as F
 
 from . import op
 
-__all__ = ["slice_of", "write_slice"]
-
 SLICE = ("begin", "end", "stride", "begin_mask", "end_mask", "squeeze_mask")
 
 

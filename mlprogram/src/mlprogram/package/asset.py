@@ -24,11 +24,6 @@ from mlprogram.extras import missing
 from mlprogram.files import content_hash, sha256
 from mlprogram.package import asset_listing
 
-__all__ = [
-    "AssetOp", "check_asset", "check_installed", "check_origin", "old_locations", "origin",
-    "read_program",
-]  # fmt: skip
-
 OWN = "ane-book"  # the key of what this library says in metadata.json
 MOST = {"metadata.json": 1 << 20, "main.hash": 32}  # bytes
 MAGIC = b"ML\xefR"

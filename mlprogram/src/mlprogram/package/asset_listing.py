@@ -11,8 +11,6 @@ from pathlib import Path
 import sys
 from typing import Any
 
-__all__ = ["main"]
-
 
 def main(program: Path) -> None:
     """Print a list with the fields of `asset.AssetOp` of each op, on the last line of stdout."""

@@ -18,8 +18,6 @@ from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.package.compiled import is_compiled, read_compiled, write_compiled
 from mlprogram.package.files import inside, proto, read_file
 
-__all__ = ["Container", "blob_values", "open_container", "refuse", "save"]
-
 MAX_MANIFEST, MAX_MODEL = 1 << 20, (1 << 31) - 1  # bytes; the second is protobuf's own limit
 MODEL = Path("com.apple.CoreML/model.mlmodel")  # below Data, as coremltools names it
 

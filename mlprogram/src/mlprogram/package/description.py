@@ -23,8 +23,6 @@ from mlprogram.package.reader import Package
 from mlprogram.package.values import TensorType
 import numpy as np
 
-__all__ = ["Feature", "by_name", "features", "load_inputs", "random_inputs", "to_array"]
-
 #: ImageFeatureType.ColorSpace -> its name, the mode of a PIL image in it
 COLOR_SPACES = {10: ("GRAYSCALE", "L"), 20: ("RGB", "RGB"), 30: ("BGR", "RGB"),
                 40: ("GRAYSCALE_FLOAT16", "F")}  # fmt: skip

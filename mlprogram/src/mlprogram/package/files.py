@@ -8,8 +8,6 @@ from types import ModuleType
 
 from mlprogram.errors import InvalidPackage, refuse_pointer
 
-__all__ = ["inside", "proto", "read_file"]
-
 
 def proto(name: str) -> ModuleType:
     """A protobuf module of coremltools, such as "Model_pb2", without importing coremltools itself.

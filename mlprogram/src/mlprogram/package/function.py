@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from mlprogram.package.values import TensorType
 
-__all__ = ["Block", "Function", "Operation"]
-
 
 @dataclass
 class Operation:

@@ -18,8 +18,6 @@ from mlprogram.package.validation.validate import validate
 from mlprogram.package.values import Constant, TensorType, decode, read_type
 from mlprogram.package.weight_file import BlobFile, stored_bytes
 
-__all__ = ["Package", "read_programs"]
-
 VERSION = 1  # of a `MIL.proto` Program, the newest there is; what does not say one is older
 
 

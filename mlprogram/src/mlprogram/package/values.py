@@ -16,8 +16,6 @@ from mlprogram.errors import InvalidPackage
 from mlprogram.package.weight_file import NUMPY, SUB_BYTE, unpack_bits
 import numpy as np
 
-__all__ = ["ITEMSIZE", "MAX_RANK", "Constant", "TensorType", "decode", "read_type"]
-
 MAX_BYTES = 1 << 43  # 8 TiB: a larger tensor is damage or an attack, never a model
 MAX_RANK = 64  # the most axes of a numpy array; most MIL ops take up to 5
 MAX_TEXT = 1 << 26  # the most characters in an array; numpy pads all strings to the longest

@@ -15,8 +15,6 @@ import struct
 from mlprogram.errors import InvalidPackage, refuse_pointer
 import numpy as np
 
-__all__ = ["BlobFile", "blob_record", "pack_bits", "stored_bytes", "unpack_bits"]
-
 VERSION = 2
 SENTINEL = 0xDEADBEEF
 HEADER = struct.Struct("<II56x")  # count, version

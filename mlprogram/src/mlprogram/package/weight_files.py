@@ -28,8 +28,6 @@ from mlprogram.package.weight_file import (
 )
 import numpy as np
 
-__all__ = ["WeightFiles", "file_sizes", "spread_weights"]
-
 FILE_LIMIT = 1_000_000_000  # bytes of a file, unless one blob is larger
 MOST = 1 << 31  # bytes of a file, whatever is in it: the number of the claim `weight-file`
 ALIGNMENT = 64

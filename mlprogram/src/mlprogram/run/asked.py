@@ -10,9 +10,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from mlprogram.run.record import Recorder
 
-__all__ = [
-    "CONVERT", "LOOKS", "PLAIN", "RECORDED", "SIZES", "NotNative", "entry_of", "merged_axes",
-]  # fmt: skip
 
 #: Ops without a kernel that may be recorded: they look at shapes alone, and never at values.
 PLAIN = frozenset(

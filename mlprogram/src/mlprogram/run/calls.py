@@ -6,8 +6,6 @@ from functools import cached_property
 from mlprogram.run.plan import Step
 from torch import Tensor
 
-__all__ = ["ConstantMemory", "KernelCall", "Place", "Region", "Written"]
-
 
 @dataclass(frozen=True)
 class Region:

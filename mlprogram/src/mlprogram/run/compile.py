@@ -23,8 +23,6 @@ from mlprogram.run.stretches import NativeStretch, divided
 import numpy as np
 import torch
 
-__all__ = ["Compiled", "as_array", "compile_plan"]
-
 #: Held while names are given to values: threads may share a program.
 GENERATING = Lock()
 

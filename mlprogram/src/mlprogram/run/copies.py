@@ -11,8 +11,6 @@ from mlprogram.kernels import native
 from mlprogram.run.calls import KernelCall, Region
 from mlprogram.run.record import Recorder
 
-__all__ = ["change_in_place"]
-
 MAY_FAIL = ("gather", "slice")  # by a position that is known at run time only
 
 Pair = tuple[int, int]  # the positions of the calls that copy a part, and put it back

@@ -17,8 +17,6 @@ from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.values import Constant, TensorType
 import torch
 
-__all__ = ["MAX_TURNS", "Failures", "turns"]
-
 #: The most iterations of all loops of a call together. A model's loop goes over the steps of a
 #: sequence, thousands at most; one that exceeds this never ends.
 MAX_TURNS = 1 << 15

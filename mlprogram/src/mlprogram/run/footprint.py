@@ -17,8 +17,6 @@ from mlprogram.run.stretches import NativeStretch
 import numpy as np
 import torch
 
-__all__ = ["measure"]
-
 
 def measure(compiled: Compiled, package: Package, lift: bool) -> Memory:
     """The memory of a function. lift: half precision runs as single."""

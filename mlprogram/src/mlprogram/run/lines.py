@@ -11,8 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Line", "Row", "is_straight"]
-
 
 class Row:
     """rows: numbers at the first and at the last of the places."""

@@ -26,8 +26,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["FORMS", "as_engine"]
-
 SILU = (0.5, 0.296)  # x and the value published for it
 GELU = (0.25, 0.1436)
 OVERFLOW = log(torch.finfo(torch.float16).max)  # 11.09

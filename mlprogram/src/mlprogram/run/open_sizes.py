@@ -14,8 +14,6 @@ from mlprogram.run.plan import ExecutionPlan
 from mlprogram.run.stretches import NativeStretch, Shapes, divided
 from torch import Tensor
 
-__all__ = ["OpenSizes"]
-
 FAMILIES = 8  # of which tables are kept
 BEYOND = 64  # sizes that are added where a program sets no limit
 

@@ -22,8 +22,6 @@ from mlprogram.run.program import MLProgram, State
 import numpy as np
 import torch
 
-__all__ = ["Pipeline", "Suppression", "open_model"]
-
 THRESHOLDS = ("iouThreshold", "confidenceThreshold")
 
 #: ArrayFeatureType.ArrayDataType -> numpy

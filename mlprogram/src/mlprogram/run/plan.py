@@ -22,8 +22,6 @@ from mlprogram.package.values import Constant, TensorType
 from mlprogram.run.failures import Failures
 import torch
 
-__all__ = ["Argument", "ExecutionPlan", "Name", "Planner", "Step", "StepResult", "Steps"]
-
 #: Ops that are heavy enough for several threads of torch, if no compiled kernel replaces them.
 HEAVY = frozenset(
     ["conv", "conv_transpose", "linear", "matmul", "scaled_dot_product_attention", "einsum"]

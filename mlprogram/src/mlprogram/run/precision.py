@@ -6,8 +6,6 @@
 
 from mlprogram.errors import InvalidInput
 
-__all__ = ["check_precision", "described"]
-
 #: Each precision in a few words, to follow "computed".
 PRECISIONS = {"fp16": "as declared", "fp32": "in fp32", "ane": "with the engine's own activations"}
 

@@ -31,8 +31,6 @@ from mlprogram.run.states import States, slots_written, zero_state
 import numpy as np
 import torch
 
-__all__ = ["MLProgram", "State"]
-
 
 class State:
     """The tensors that a stateful program keeps between calls, by name.

@@ -31,8 +31,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Recorder"]
-
 WHOLE = frozenset([torch.int16, torch.uint16, torch.int32, torch.int64])  # of sizes
 MOST_SIZE = 32767  # so that nothing wraps around in any of them
 LARGEST = 1 << 30  # bytes of all values of a stretch; beside so many, Python's time is nothing

@@ -15,7 +15,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from mlprogram.run.record import Recorder
 
-__all__ = ["record_slice"]
 
 MOST_AXES = 16  # `SLICED` of run.c
 MASKS = ("begin_mask", "end_mask", "squeeze_mask")  # in the order of run.c's bits

@@ -18,9 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["States", "slots_written", "update_state", "zero_state"]
-
-
 UNKNOWN = 2**63 - 1  # slots: more than there are
 
 

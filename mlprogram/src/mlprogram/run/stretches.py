@@ -28,8 +28,6 @@ from mlprogram.run.states import States
 import torch
 from torch import Tensor
 
-__all__ = ["NativeStretch", "divided"]
-
 SHORTEST = 2  # steps, and calls of compiled code: one alone takes less time from Python
 ALIGNMENT = 64
 

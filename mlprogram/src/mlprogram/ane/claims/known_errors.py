@@ -18,8 +18,6 @@ from typing import Any
 
 from mlprogram.errors import InvalidInput
 
-__all__ = ["KnownError", "explain", "load"]
-
 #: How sure one may be of an entry: cause and remedy were reproduced; somebody reports them; they
 #: follow from the words and the source code.
 SURE = ("measured", "reported", "inferred")

@@ -13,8 +13,6 @@ from mlprogram.ane.claims import Claim
 from mlprogram.errors import InvalidInput
 from mlprogram.machine import chip_key
 
-__all__ = ["BORROWED", "DATA", "chips", "find_chip", "parameter"]
-
 DATA = Path(__file__).with_name("data")
 
 #: Chips of Macs of which nobody has published a rate, and those whose rates are taken together for

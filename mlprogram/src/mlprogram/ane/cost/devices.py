@@ -19,8 +19,6 @@ from mlprogram.ane.cost.chips import DATA
 from mlprogram.errors import InvalidInput
 from mlprogram.machine import parse_bytes
 
-__all__ = ["MemoryOf", "devices", "find_device"]
-
 GB = 10**9
 APP = "-app"
 

@@ -27,16 +27,6 @@ from mlprogram.errors import InvalidInput
 if TYPE_CHECKING:
     from mlprogram.ane.placement import Placement
 
-__all__ = [
-    "Estimate",
-    "Interval",
-    "Term",
-    "TokenWork",
-    "not_predicted",
-    "predict",
-    "saving",
-    "segments_of",
-]
 
 ROWS, LONGEST = 8, 8192  # rows of a call and its context, of which the parameter "rows" speaks
 PER_MS = 1e6  # bytes per millisecond in 1 GB/s

@@ -16,8 +16,6 @@ from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package
 import numpy as np
 
-__all__ = ["given_sums", "own_sums", "sums"]
-
 #: Ops that sum: products, or their own input.
 SUMMING = {"conv", "conv_transpose", "linear", "matmul", "einsum"}
 SUMMING |= {"reduce_mean", "reduce_sum", "reduce_sum_square"}

@@ -12,8 +12,6 @@ from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant, TensorType
 
-__all__ = ["FLOATS", "VIEWS", "ProgramGraph", "Seen", "sizes"]
-
 FLOATS = frozenset(["fp16", "fp32", "fp64", "bf16"])
 
 #: Ops that only change the shape.

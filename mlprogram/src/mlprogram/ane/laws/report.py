@@ -15,8 +15,6 @@ from mlprogram.ane.laws.graph import Seen
 from mlprogram.ane.laws.rule import SEVERITIES, Finding, Place, Rule, Severity
 from mlprogram.errors import printable
 
-__all__ = ["LawReport", "annotation", "counted"]
-
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LISTED = 100  # the most places of a finding in SARIF
 

@@ -10,8 +10,6 @@ from typing import Any, Literal, get_args
 from mlprogram.ane import claims
 from mlprogram.errors import InvalidInput
 
-__all__ = ["SEVERITIES", "Finding", "Place", "Rule", "Severity", "load"]
-
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # from the gravest
 

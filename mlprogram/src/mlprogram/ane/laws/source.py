@@ -6,8 +6,6 @@ for a model from `torch.export`, modules' names for one from `torch.jit.trace`.
 
 import re
 
-__all__ = ["lines"]
-
 #: A frame of a stack trace as `torch.fx` writes it; the last one is where the op was called.
 FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 

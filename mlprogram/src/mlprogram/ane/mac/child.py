@@ -19,8 +19,6 @@ import time
 
 from mlprogram.machine import memory_bytes
 
-__all__ = ["PROBE", "Outcome", "ask", "own_folder", "resident_bytes", "run", "tell"]
-
 PROBE = [sys.executable, "-m", "mlprogram.ane.mac.probe"]
 
 PERIOD = 0.05  # seconds between two looks at a child

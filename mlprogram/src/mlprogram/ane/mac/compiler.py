@@ -22,8 +22,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 import re
 
-__all__ = ["Fault", "read_faults"]
-
 #: What failed, in words, by what is said of it; where several fit, the first.
 STAGES = {
     r"failed to load ANE model": "load for the engine",

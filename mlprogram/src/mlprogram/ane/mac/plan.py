@@ -20,7 +20,6 @@ from mlprogram.ane.mac import child
 if TYPE_CHECKING:  # the child needs none of it
     from mlprogram.ane.placement.placed import Placement
 
-__all__ = ["ANE", "DEVICES", "CoreMLPlan", "PlannedOp", "ask", "read_plan"]
 
 ANE = "ane"
 #: Classes of `coremltools.models.compute_device` by our names.

@@ -26,8 +26,6 @@ from mlprogram.ane.mac.child import own_folder, resident_bytes, tell
 from mlprogram.ane.mac.plan import DEVICES, PlannedOp
 import numpy as np
 
-__all__ = ["main"]
-
 T = TypeVar("T")
 
 CALLS = 20  # predictions that are timed, for their median

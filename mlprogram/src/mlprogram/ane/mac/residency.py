@@ -24,8 +24,6 @@ from mlprogram.machine import neural_engine
 from mlprogram.run.pipeline import open_model
 import numpy as np
 
-__all__ = ["Residency", "measure", "why_not"]
-
 TIMEOUT = 1800.0  # seconds per function: the engine's compiler has taken minutes for one layer
 SOAK = 500  # predictions; a stateful model has crashed after 100 to 200 (coremltools #2716)
 

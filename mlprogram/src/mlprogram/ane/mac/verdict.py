@@ -33,8 +33,6 @@ from mlprogram.ane.mac.compiler import read_faults
 from mlprogram.ane.mac.plan import CoreMLPlan
 import numpy as np
 
-__all__ = ["COSINE", "RESIDENT", "Residency", "judge", "tokens_at", "tokens_axis"]
-
 RESIDENT = 0.9  # the share of the estimated time that has to be planned on the engine
 COSINE = 0.97  # the least cosine of every output to the executor's
 ALIKE = 0.15  # times that differ by less than this share count as equal

@@ -13,8 +13,6 @@ from math import ceil, inf
 from mlprogram.ane.placement.path import ANE, LAUNCH, OUTPUT
 from mlprogram.ane.placement.placed import Placed, Placement, reading
 
-__all__ = ["Edit", "edits", "merged"]
-
 NOTHING = 0.02  # moving less than this share of all arithmetic is no change
 
 #: The claim for which an op is refused -> what to do.

@@ -31,8 +31,6 @@ from mlprogram.ane.placement.support import table
 from mlprogram.errors import InvalidInput
 from mlprogram.machine import chip_key
 
-__all__ = ["Estimator", "OpWork", "Range", "Roof", "chips", "features", "work"]
-
 Range = tuple[float, float]  # (least, most) ms
 MARGIN = 2.0  # an op up to so many times as large as those in the data counts as like them
 

@@ -13,8 +13,6 @@ from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant, TensorType
 
-__all__ = ["BLOCKS", "GraphOp", "bytes_of", "elements", "read_ops"]
-
 BLOCKS = "blocks"  # marks a constant whose scales change along its input channels
 SMALL = 64  # constants with up to so many elements, such as axes and pads, are attributes
 

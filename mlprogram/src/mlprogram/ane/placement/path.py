@@ -18,8 +18,6 @@ from itertools import groupby
 
 from mlprogram.ane import claims
 
-__all__ = ["ANE", "BACKENDS", "LAUNCH", "OUTPUT", "SWITCH", "Path", "cost", "segments", "shortest"]
-
 ANE = "ane"
 BACKENDS = ("ane", "bnns", "classic_cpu")
 LAUNCH, SWITCH, OUTPUT = (

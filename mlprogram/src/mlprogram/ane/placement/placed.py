@@ -22,8 +22,6 @@ from mlprogram.errors import InvalidInput
 from mlprogram.package.function import Function
 from mlprogram.package.reader import Package
 
-__all__ = ["UNITS", "Placed", "Placement", "Reading", "find_functions", "place", "place_ops"]
-
 UNITS = "cpuAndNeuralEngine"  # what predictions hold for: of the GPU no estimate is published
 #: Ops that only move data: they do not count in the share of arithmetic.
 MOVES = frozenset([

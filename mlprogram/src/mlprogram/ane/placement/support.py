@@ -17,8 +17,6 @@ from mlprogram.ane import claims
 from mlprogram.ane.placement.graph import BLOCKS, GraphOp
 from mlprogram.package.values import TensorType
 
-__all__ = ["Support", "support", "table", "whole_program"]
-
 CONFLICT = "reports on states conflict"
 #: Dtypes that no op of the ANE reads or writes, except that a cast may read or write fp32.
 REFUSED, WIDE = frozenset(["int32", "uint32", "int64", "uint64", "fp64"]), "fp32"

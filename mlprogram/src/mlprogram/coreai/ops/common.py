@@ -7,8 +7,6 @@ from coreai import authoring as ai
 from mlprogram.coreai.values import constant
 import numpy as np
 
-__all__ = ["constant", "counts", "ints", "is_float", "like", "reshaped", "shape_of", "wide"]
-
 
 def ints(*numbers: int) -> np.ndarray:
     """Axes, sizes and places, which may be negative."""

@@ -27,8 +27,6 @@ from mlprogram.package.function import Operation
 import torch
 from torch import Tensor
 
-__all__ = ["ATTENTION", "prepare"]
-
 #: Ops that only move data. If their parameters are not constant, the search for a head stops there.
 MOVES = frozenset(["expand_dims", "reshape", "squeeze", "tile", "transpose"])
 

@@ -15,8 +15,6 @@ from mlprogram.kernels.pattern import Const, Named, either, op
 from mlprogram.kernels.plainly import plainly
 import torch
 
-__all__ = ["GATED", "NORM_OF_PAIR", "SPELLED_OUT", "prepare_gate", "prepare_pair", "prepare_root"]
-
 Shape = tuple[int | None, ...]
 
 PAIR = op("concat", "pair", values=["x", op("mul", x="x", y=-1.0)], interleave=False)

@@ -14,8 +14,6 @@ from mlprogram.kernels.plainly import plainly
 import torch
 from torch import Tensor
 
-__all__ = ["ROTARY", "prepare"]
-
 FIRST = either(op("split", "split", 0, x="x"), op("slice_by_index", "first", x="x"))
 SECOND = either(op("split", "split", 1, x="x"), op("slice_by_index", "second", x="x"))
 TURNED = op(

@@ -9,8 +9,6 @@ from mlprogram.ops import OPS
 import torch
 from torch import Tensor
 
-__all__ = ["EXPANDED", "SIZE", "prepare", "prepare_expanded"]
-
 SHAPE = op("shape", "shape", x="x")
 CHOSEN = op("gather", "gather", x=either(op("cast", x=SHAPE), SHAPE), indices=Const("index"))
 SIZE = (op("cast", x=CHOSEN), CHOSEN)

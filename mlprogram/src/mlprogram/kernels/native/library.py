@@ -28,8 +28,6 @@ from mlprogram.errors import InvalidInput, MLProgramError
 from mlprogram.files import sha256
 from mlprogram.machine import cache_folder
 
-__all__ = ["load"]
-
 SOURCES = sorted(Path(__file__).with_name("c").glob("*.[ch]"))
 FLAGS = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-pthread")
 

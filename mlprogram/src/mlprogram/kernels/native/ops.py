@@ -15,25 +15,6 @@ from mlprogram.kernels.native.threads import threads
 import torch
 from torch import Tensor
 
-__all__ = [
-    "FEW_ROWS",
-    "Activation",
-    "Rounding",
-    "Turn",
-    "activation",
-    "attention",
-    "batch_matmul",
-    "einsum",
-    "fixed",
-    "gated",
-    "gather",
-    "layer_norm",
-    "rms_norm",
-    "rotary",
-    "softmax",
-]
-
-
 FEW_ROWS = 16  # of a product whose vectors go along what is summed
 
 

@@ -18,8 +18,6 @@ import threading
 
 import torch
 
-__all__ = ["threads", "torch_threads"]
-
 
 class _Own(threading.local):
     """State of the current thread."""

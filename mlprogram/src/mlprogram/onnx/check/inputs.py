@@ -16,7 +16,6 @@ import numpy as np
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import GraphProto, NodeProto
 
-__all__ = ["given_inputs", "plausible_inputs", "random_inputs"]
 
 #: Operators that pass integers on unchanged to the operator that uses them as indices.
 HANDED_ON = {

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 from mlprogram.onnx.graph.ops._common import Var, is_bool, is_float, is_int, mb
 import numpy as np
 
-__all__ = ["bound_masks", "is_half"]
-
 LARGEST = 65504.0  # the largest fp16 number
 INFINITE = 1e38  # coremltools turns larger numbers to infinity in fp16; no model computes with them
 

@@ -28,7 +28,6 @@ import numpy as np
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import GraphProto, ModelProto, NodeProto
 
-__all__ = ["carried_over"]
 
 ANY_NUMBER = {"Constant", "Slice"}  # a slice may end at INT64_MAX
 

@@ -12,8 +12,6 @@ from mlprogram.onnx.file import subgraphs
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import FunctionProto, GraphProto, NodeProto
 
-__all__ = ["put_in_order", "set_nodes"]
-
 
 def put_in_order(graph: "GraphProto | FunctionProto") -> None:
     """Sort the nodes of a graph and of its subgraphs in place, if they are not sorted.

@@ -30,8 +30,6 @@ import numpy as np
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import ValueInfoProto
 
-__all__ = ["GraphSignature"]
-
 
 class GraphSignature:
     """The inputs and outputs of the graph that a `GraphWalk` converts."""

@@ -18,7 +18,6 @@ import numpy as np
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import GraphProto, ModelProto, TensorProto
 
-__all__ = ["GraphSource", "is_written_out"]
 
 #: Operators that are not expanded, since ONNX defines them by loops or random numbers. With
 #: constant inputs they are folded.

@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto
     from onnx.defs import OpSchema
 
-__all__ = ["GraphWalk", "NeedsConstant", "accepted"]
 
 Inputs = Sequence[Value | None]
 

@@ -19,7 +19,6 @@ import numpy as np
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto
 
-__all__ = ["Value", "is_foldable", "wrapped"]
 
 #: Operators whose results may exceed the range of a narrow type.
 WRAPPING = {

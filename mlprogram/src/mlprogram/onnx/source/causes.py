@@ -27,8 +27,6 @@ from mlprogram.onnx.source.variants import (
 from mlprogram.onnx.source.walk import Walk
 import numpy as np
 
-__all__ = ["Cause", "find_cause"]
-
 NODES = 12  # the most nodes from the first that parts, of which one may be to blame
 FOLLOWING = 12  # the most nodes that are run after a changed one
 #: The package's first new values, of which one has to be explained: what comes later hardly shows

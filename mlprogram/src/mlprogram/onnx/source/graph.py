@@ -16,8 +16,6 @@ from typing import Any
 from mlprogram.errors import InvalidInput
 import numpy as np
 
-__all__ = ["SourceGraph", "SourceInput", "SourceNode", "open_source"]
-
 
 @dataclass(frozen=True)
 class SourceNode:

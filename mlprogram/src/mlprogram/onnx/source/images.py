@@ -19,8 +19,6 @@ from mlprogram.onnx.source.match import PackageValue
 from mlprogram.package.description import Feature
 import numpy as np
 
-__all__ = ["PIXELS", "Affine", "ImageFault", "Pixels", "choose_pixels", "image_fault", "prepared"]
-
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 CLOSE = 2e-3  # of the largest value
 RAW = 20  # by how much black and white are apart at least where nothing was normalised

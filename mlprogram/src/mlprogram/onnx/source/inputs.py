@@ -15,8 +15,6 @@ from mlprogram.onnx.source.package import PackageRun
 from mlprogram.package.description import Feature, by_name, load_inputs
 import numpy as np
 
-__all__ = ["for_package", "for_source", "paired"]
-
 
 def paired(run: PackageRun, source: SourceGraph) -> dict[str, str]:
     """The source's name of each input of a package that a caller has to give.

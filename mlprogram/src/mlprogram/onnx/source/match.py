@@ -18,8 +18,6 @@ from math import inf, prod
 
 import numpy as np
 
-__all__ = ["PackageValue", "ValueIndex", "ValueMatch", "align", "gap", "nearest"]
-
 MASKED = -9e3
 LARGEST = 65504.0  # of half precision
 MOST_AXES = 5  # of which all orders are tried

@@ -19,7 +19,6 @@ import numpy as np
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import GraphProto, NodeProto
 
-__all__ = ["OnnxSourceGraph"]
 
 #: The most elements of a constant that a node is given as such; larger ones are inputs of its run.
 #: Some operators take shapes and axes only as constants.

@@ -19,8 +19,6 @@ from mlprogram.package.values import Constant
 from mlprogram.run.pipeline import Suppression, open_model
 import numpy as np
 
-__all__ = ["PackageRun"]
-
 SUPPRESSION = "non_maximum_suppression"
 
 

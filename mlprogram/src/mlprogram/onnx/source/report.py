@@ -9,8 +9,6 @@ from mlprogram.onnx.source.graph import SourceNode
 from mlprogram.onnx.source.match import PackageValue, ValueMatch
 from mlprogram.onnx.source.suppression import SuppressionVerdict
 
-__all__ = ["Parting", "SourceDifference"]
-
 
 @dataclass(frozen=True)
 class Parting:

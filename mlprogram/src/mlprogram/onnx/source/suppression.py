@@ -19,8 +19,6 @@ from mlprogram.onnx.source.package import SUPPRESSION, PackageRun
 from mlprogram.run.pipeline import THRESHOLDS
 import numpy as np
 
-__all__ = ["Detections", "SuppressionVerdict", "compare_suppression", "of_package", "of_source"]
-
 ROOM = 0.01  # of the largest coordinate: by how much boxes that count as the same may differ
 
 

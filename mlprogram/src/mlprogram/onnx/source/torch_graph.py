@@ -22,8 +22,6 @@ import numpy as np
 import torch
 from torch import fx
 
-__all__ = ["TorchSourceGraph", "from_factory", "from_file"]
-
 
 class TorchSourceGraph(SourceGraph):
     """The graph of a `torch.export.ExportedProgram`."""

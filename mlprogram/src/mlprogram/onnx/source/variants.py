@@ -14,16 +14,6 @@ from typing import Any
 from mlprogram.onnx.source.graph import SourceNode
 import numpy as np
 
-__all__ = [
-    "ACTIVATIONS",
-    "Numbers",
-    "Variant",
-    "compared_weights",
-    "reordered",
-    "setting_variants",
-    "value_variants",
-]
-
 Numbers = list[float]  # that a package stores
 
 

@@ -28,8 +28,6 @@ from mlprogram.onnx.source.match import (
 )
 import numpy as np
 
-__all__ = ["Walk", "rounded"]
-
 #: The largest error of an op of which nothing was rounded: only the order of sums differs.
 TIGHT = 5e-5
 #: The largest error of an op whose weights are stored in fewer than 16 bits, where it is not seen

@@ -14,8 +14,6 @@ import re
 
 from mlprogram.package.compiled.values import MAX_DEPTH, WORD, ValueReader
 
-__all__ = ["OPSETS", "read_text"]
-
 #: name of an opset in text -> in protobuf
 OPSETS = {f"ios{n + 10}": f"CoreML{n}" for n in range(3, 9)} | {"ios26": "CoreML9"}
 

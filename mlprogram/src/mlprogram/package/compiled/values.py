@@ -9,8 +9,6 @@ from mlprogram.package.values import DTYPES, MAX_RANK
 from mlprogram.package.weight_file import NUMPY, SUB_BYTE
 import numpy as np
 
-__all__ = ["MAX_DEPTH", "WORD", "ValueReader"]
-
 CODES = {name: code for code, name in DTYPES.items()}
 PLACE = "@model_path/"  # stands for the model's folder in names of weight files
 MAX_DEPTH = 32  # the deepest nesting of types, and of blocks

@@ -8,8 +8,6 @@ from mlprogram.package.compiled.reader import OPSETS
 from mlprogram.package.values import DTYPES, decode, read_type
 import numpy as np
 
-__all__ = ["write_text"]
-
 IOS18 = 9  # the first specification version whose text has a form for scalars
 ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0", '"': '\\"', "\\": "\\\\"}
 TEXT_OPSETS = {code: name for name, code in OPSETS.items()}

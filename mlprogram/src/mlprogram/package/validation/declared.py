@@ -18,7 +18,6 @@ from mlprogram.package.values import Constant, TensorType
 if TYPE_CHECKING:  # the reader imports this module
     from mlprogram.package.function import Operation
 
-__all__ = ["check_compressed", "check_parameters"]
 
 #: For each result of a `constexpr_*` op: the input with its shape, and the one with its dtype.
 COMPRESSED: dict[str, list[tuple[str | None, str | None]]] = {

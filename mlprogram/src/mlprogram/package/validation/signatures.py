@@ -5,7 +5,6 @@
 Reference: the `input_spec` of each op in coremltools' `mil/ops/defs`.
 """
 
-__all__ = ["NEEDED"]
 
 #: Names of inputs -> the ops that require exactly these.
 ROWS = {

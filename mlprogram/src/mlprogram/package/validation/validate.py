@@ -20,7 +20,6 @@ from mlprogram.package.weight_file import SUB_BYTE
 if TYPE_CHECKING:  # the reader imports this module
     from mlprogram.package.function import Block, Function, Operation
 
-__all__ = ["check_memory", "validate"]
 
 #: Inputs that take several values; every other input takes one.
 SEVERAL = frozenset(

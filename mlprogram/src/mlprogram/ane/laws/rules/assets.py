@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mlprogram.package.asset import AssetOp
 
-__all__ = ["RULES"]
-
 
 def _sizes(type_: str) -> list[int]:
     """Sizes of "tensor<1x64xf16>", also within a handle."""

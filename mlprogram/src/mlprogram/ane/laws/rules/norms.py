@@ -6,8 +6,6 @@ from mlprogram.ane.laws.graph import ProgramGraph, Seen
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant
 
-__all__ = ["RULES"]
-
 MEANS = ("reduce_mean", "reduce_sum")
 NEAR = 4  # ops between the mean of squares and its root
 

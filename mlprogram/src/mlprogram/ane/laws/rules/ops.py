@@ -8,8 +8,6 @@ from mlprogram.ane.laws.rule import Severity
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant
 
-__all__ = ["INDEXED", "RULES"]
-
 #: Ops that read at positions -> the input with the positions.
 INDEXED = {
     "gather": "indices", "gather_along_axis": "indices", "gather_nd": "indices",

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping
 from mlprogram.ane.laws.graph import FLOATS, ProgramGraph, Seen
 from mlprogram.package.function import Operation
 
-__all__ = ["cuts"]
-
 SEVERAL = 3  # segments on the engine; one op in the middle makes two, which its own rule reports
 
 

@@ -7,8 +7,6 @@ from mlprogram.ane.laws.graph import FLOATS, ProgramGraph, Seen, sizes
 from mlprogram.package.function import Operation
 from mlprogram.package.values import ITEMSIZE, TensorType
 
-__all__ = ["RULES"]
-
 
 def layout_channels(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation in graph.operations:

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from mlprogram.ane.laws.graph import VIEWS, ProgramGraph, Seen
 from mlprogram.package.function import Operation
 
-__all__ = ["RULES"]
-
 
 def state_width(graph: ProgramGraph, of: int) -> Iterator[Seen]:
     for name, type_ in graph.function.states.items():

@@ -10,8 +10,6 @@ from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant
 import numpy as np
 
-__all__ = ["PACKAGE_RULES", "RULES", "weight_bytes"]
-
 PALETTES = ("constexpr_lut_to_dense", "constexpr_lut_to_sparse")
 
 #: Floating-point dtype -> the integer dtype of its bits, and the mask of its exponent bits, which

@@ -23,10 +23,6 @@ from mlprogram.onnx.graph.ops._common import (
 )
 import numpy as np
 
-__all__ = [
-    "EACH_NUMBER", "few_axes", "is_high", "on_axis", "split_at", "transposed", "with_few_axes",
-]  # fmt: skip
-
 #: Elementwise operators, which broadcast.
 EACH_NUMBER = {
     "Abs", "Add", "And", "Cast", "Ceil", "Clip", "Cos", "Div", "Equal", "Erf", "Exp", "Floor",
