@@ -42,16 +42,16 @@ book: $(INSTALLED) ## run every chapter and render the book
 # of a file go to one worker, which makes what they share once; files are begun in order.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: book ## build the book, then test the library and the site with the quick tests
+test: book ## build the book, then run the quick tests of the libraries and the site
 	$(PYTEST) $(PYTEST_FLAGS)
 
-test-all: book ## the same with the long tests too
+test-all: book ## `make test` with the long tests too
 	$(PYTEST) --long all $(PYTEST_FLAGS)
 
 clock: export PYTHONPATH := $(CURDIR)/tests/clock
 clock: test ## `make test` under clocks that lie, where whatever fails by a clock fails
 
-unit: $(INSTALLED) ## test the library alone, quickly: no book is built, no site is looked at
+unit: $(INSTALLED) ## run the libraries' quick tests: no book is built, no site is looked at
 	$(PYTEST) --ignore-glob 'tests/book/test_book*' $(PYTEST_FLAGS)
 
 pdf: book ## build the book, then print the whole of it as one PDF; needs Chromium or Chrome
