@@ -15,6 +15,7 @@ __all__ = [
     "inspect_bundle",
     "inspect_path",
     "is_bundle",
+    "refuse_alone",
     "refuse_bundle",
     "refuse_weights",
     "report",
@@ -53,6 +54,18 @@ def refuse_weights(path: Path) -> None:
             f"{path}: {what} holds weights, not a program; `ane-book plan {file}` shows what "
             f"would be made of it, and `ane-book convert {file}` makes a bundle to inspect"
         )
+
+
+def refuse_alone(path: Path) -> None:
+    """Raise InvalidPackage for weights as `refuse_weights` does, unless packages lie with them."""
+    from mlprogram.ane.laws import packages_of
+
+    try:
+        packages = packages_of(path)
+    except InvalidPackage:  # there are none
+        packages = [path]
+    if packages == [path]:
+        refuse_weights(path)
 
 
 def refuse_bundle(path: Path) -> None:
