@@ -99,11 +99,14 @@ def handed(command: Callable, opened: Callable[[Any], Path], **arguments: Any) -
         try:
             return command(**given | paths)
         except InvalidPackage:
-            from ane_book.evidence.inspect import refuse_bundle, refuse_weights
+            from ane_book.evidence import inspect as contents
 
             for path in paths.values():
-                refuse_bundle(path)
-                refuse_weights(path)
+                if opened is path_of:  # of folders all packages are taken
+                    contents.refuse_alone(path)
+                else:
+                    contents.refuse_bundle(path)
+                    contents.refuse_weights(path)
             raise
 
     signature = inspect.signature(command, eval_str=True)

@@ -46,6 +46,18 @@ def refuse_weights(path: Path) -> None:
         )
 
 
+def refuse_alone(path: Path) -> None:
+    """Raise InvalidPackage for weights as `refuse_weights` does, unless packages lie with them."""
+    from mlprogram.ane.laws import packages_of
+
+    try:
+        packages = packages_of(path)
+    except InvalidPackage:  # there are none
+        packages = [path]
+    if packages == [path]:
+        refuse_weights(path)
+
+
 def refuse_bundle(path: Path) -> None:
     """Raise InvalidInput for a bundle, with the packages that can be run instead of it."""
     if is_bundle(path):

@@ -5,8 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ane_book.errors import InvalidPackage
-from ane_book.evidence.inspect import is_bundle, refuse_weights
+from ane_book.errors import InvalidBundle, InvalidPackage
+from ane_book.evidence.inspect import is_bundle, refuse_alone
 from mlprogram.ane import laws
 from mlprogram.ane.laws import LawReport, Rule
 from mlprogram.ane.laws.rule import SEVERITIES
@@ -35,11 +35,15 @@ def check(
     if not isinstance(model, str | Path):
         return laws.check(model, rules, progress)
     path = Path(model)
-    own = _golden(path) if isinstance(calibrate, str) else calibrate
+    try:
+        own = _golden(path) if isinstance(calibrate, str) else calibrate
+    except InvalidBundle:
+        check(path, rules)  # what is no package either is told as such
+        raise
     try:
         return laws.check(path, rules, progress, own, together=is_bundle(path))
     except InvalidPackage:
-        refuse_weights(path)
+        refuse_alone(path)
         raise
 
 

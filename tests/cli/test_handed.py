@@ -5,6 +5,7 @@ among it.
 """
 
 import json
+import shutil
 
 from _command import ane_book, refused
 from mlprogram import MLProgram
@@ -32,6 +33,25 @@ def test_place_and_check_take_a_models_name(tmp_path, monkeypatch):
     (made,) = (path for path in tmp_path.rglob("*.mlpackage"))
     assert [each["package"] for each in [placed]] == [str(made)]
     assert "in 1 package" in ane_book("check", NAME, "--github").stdout
+
+
+@pytest.mark.parametrize("beside", [[], ["model.safetensors"]])
+def test_of_a_folder_the_package_is_named_that_is_damaged(bundle, beside, tmp_path):
+    folder = tmp_path / "folder"
+    shutil.copytree(bundle, folder)
+    next((folder / "head.mlpackage").rglob("*.mlmodel")).write_bytes(b"no program")
+    assert "head.mlpackage: the model file is damaged" in refused("place", folder)
+    (folder / "manifest.json").unlink()
+    for name in beside:
+        (folder / name).touch()
+    for command in ("place", "check"):
+        assert "head.mlpackage: the model file is damaged" in refused(command, folder)
+
+
+def test_calibrating_weights_is_told_to_be_of_weights(tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    said = refused("check", tmp_path, "--calibrate", "golden")
+    assert "holds weights, not a program" in said
 
 
 def test_explain_is_the_same():

@@ -78,6 +78,15 @@ def test_what_was_compiled_is_gone_before_the_first_call(tmp_path, monkeypatch):
     assert (found == 1).all()
 
 
+def test_an_asset_that_could_not_be_written_is_no_asset(tmp_path, monkeypatch):
+    path = program(tmp_path, lambda x: mb.relu(x=x))
+    with monkeypatch.context() as full:
+        full.setattr("mlprogram.coreai.run.save_asset", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            CoreAIBackend("fp32").load(path, "main")
+    assert CoreAIBackend("fp32").load(path, "main").predict({"x": np.ones((1, 3, 4, 4))})
+
+
 @pytest.mark.parametrize("name", ["made.mlmodel", "there.aimodel"])
 def test_a_target_that_is_no_place_for_an_asset(name, tmp_path):
     path = program(tmp_path, lambda x: mb.relu(x=x))

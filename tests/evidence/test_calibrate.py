@@ -2,6 +2,7 @@
 
 from ane_book.cli import app
 from ane_book.errors import InvalidInput
+from ane_book.evidence.laws import check, laws_level
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
@@ -72,13 +73,13 @@ def test_inputs_that_no_function_takes(package):
 
 def test_golden_tokens_of_a_bundle(tiny_bundle):
     _, bundle = tiny_bundle("llama", (("head_dim", 64),))
-    report = laws.check(bundle.path, calibrate="golden")
-    assert report.level().figures["calibrated"]
-    assert not laws.check(bundle.path).level().figures["calibrated"]
+    report = check(bundle.path, calibrate="golden")
+    assert laws_level(report).figures["calibrated"]
+    assert not laws_level(check(bundle.path)).figures["calibrated"]
     assert not [f for f in report.findings if f.rule.id == "sum-most"]
     low = laws.load()["sum-most"]
     every = {"sum-most": laws.Rule(Low(low.claim), "warning", "", "")}
-    found = laws.check(bundle.path, every, calibrate="golden").findings
+    found = check(bundle.path, every, calibrate="golden").findings
     assert {place.function for f in found for place in f.places} == {"decode", "prefill"}
     assert {place.package for f in found for place in f.places} == {
         "layers_00-03.mlpackage", "head.mlpackage",

@@ -12,18 +12,17 @@ import sys
 
 from _long import long_but
 from _patience import HANGING
-from ane_book.evidence import residency
 from ane_book.evidence.report.experiments import find_folder, run_one
 from ane_book.evidence.report.schema import ReportedExperiment
 from mlprogram.ane import claims
-from mlprogram.ane.mac import child
+from mlprogram.ane.mac import child, residency
 from mlprogram.ane.mac.residency import Residency
 import numpy as np
 import pytest
 
 FOLDER = find_folder()
 NAMES = [path.stem for path in sorted(FOLDER.glob("settle_*.py"))]
-HERE = Path(__file__).parent
+MAC = Path(__file__).parents[1] / "ane" / "mac" / "_mac.py"
 
 #: Their graphs take seconds each.
 LARGE = {"settle_axis", "settle_flexible", "settle_prefill", "settle_sums", "settle_weights"}
@@ -102,7 +101,7 @@ def test_one_is_asked_through_a_child_process(monkeypatch):
     module = importlib.import_module("settle_calls")
     monkeypatch.setattr(residency, "why_not", lambda: None)
     monkeypatch.setattr(sys.modules["_settle"], "why_not", lambda: None)
-    monkeypatch.setattr(child, "PROBE", [sys.executable, str(HERE / "mac" / "_mac.py"), "well"])
+    monkeypatch.setattr(child, "PROBE", [sys.executable, str(MAC), "well"])
     found = run("calls", "call-private", module.CASES[:1], lambda results: "asked", dry=False)
     assert found["status"] == "measured" and found["verdict"] == "asked"
     assert [row["verdict"] for row in found["rows"]] == ["resident"]

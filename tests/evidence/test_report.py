@@ -12,16 +12,18 @@ from _patience import HANGING
 from ane_book import device
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
-from ane_book.evidence import residency, speed
+from ane_book.evidence import speed
 from ane_book.evidence.report import Settings, gather, page, read_report, write
 from ane_book.evidence.report.private import check, scrub
 from ane_book.evidence.report.schema import Report
+from mlprogram import machine
 from mlprogram.ane.mac import child as mac_child
+from mlprogram.ane.mac import residency
 import pytest
 
 REPORTS = Path(__file__).parents[2] / "research" / "reports"
 SCHEMA = REPORTS / "report.schema.json"
-HERE = Path(__file__).parent
+MAC = Path(__file__).parents[1] / "ane" / "mac" / "_mac.py"
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +74,10 @@ def test_with_an_engine_prediction_and_plan_stand_side_by_side(subjects, monkeyp
     monkeypatch.setattr(residency, "why_not", lambda: None)
     gathering = sys.modules["ane_book.evidence.report.gather"]
     monkeypatch.setattr(gathering, "why_not", lambda: None)
-    monkeypatch.setattr(mac_child, "PROBE", [sys.executable, str(HERE / "mac" / "_mac.py"), "well"])
+    monkeypatch.setattr(mac_child, "PROBE", [sys.executable, str(MAC), "well"])
     engine = (True, "recorded")
-    monkeypatch.setattr(device, "neural_engine", lambda: engine)
+    for module in (device, machine):
+        monkeypatch.setattr(module, "neural_engine", lambda: engine)
     found = gather(subjects[1:], Settings(soak=50, timeout=HANGING))
     (package,) = found.subjects
     (function,) = package.functions
@@ -109,11 +112,13 @@ def test_speed_is_taken_before_anything_loads_the_same_programs(subjects, tmp_pa
 
     for module in (residency, gathering):
         monkeypatch.setattr(module, "why_not", lambda: None)
-    monkeypatch.setattr(mac_child, "PROBE", [sys.executable, "-c", ""])
+    for module in (mac_child, speed):
+        monkeypatch.setattr(module, "PROBE", [sys.executable, "-c", ""])
     for name in ("measure_speed", "measure_each", "check_parity"):
         telling(name)
     engine, own = (True, "recorded"), tmp_path / "bundle"
-    monkeypatch.setattr(device, "neural_engine", lambda: engine)
+    for module in (device, machine):
+        monkeypatch.setattr(module, "neural_engine", lambda: engine)
     shutil.copytree(subjects[0], own)  # which keeps what was found
     gather([own], Settings(timeout=HANGING))
     assert done == ["measure_speed", "measure_each", "check_parity"]
@@ -127,13 +132,14 @@ def test_first_loads_of_a_report_use_nothing_that_was_compiled_before(
     log = tmp_path / "log"
     child = (
         "from mlprogram import coreml, machine; machine.CAN_PREDICT = True\n"
-        "from mlprogram.ane.mac import probe\n"
+        "import json, sys\n"
+        "from ane_book.evidence import speed\n"
         "real = coreml.Proxy.compileModel\n"
         f"def told(path): open({str(log)!r}, 'a').write(path + '\\n'); return real(path)\n"
         "coreml.Proxy.compileModel = staticmethod(told)\n"
-        "with coreml.enable(): probe.main()"
+        "with coreml.enable(): speed.tell_speed(json.load(open(sys.argv[1])))"
     )
-    monkeypatch.setattr(mac_child, "PROBE", [sys.executable, "-c", child])
+    monkeypatch.setattr(speed, "PROBE", [sys.executable, "-c", child])
     bundle = Bundle.open(subjects[0])
     for number in (1, 2):
         folder = tmp_path / str(number)

@@ -22,6 +22,7 @@ from mlprogram.package.reader import Package
 import numpy as np
 
 Keep = Callable[[str, dict[str, str], Callable[[Path], None]], Path]
+LOCK = threading.Lock()  # of the folders that are kept for this process
 VERSION = 2  # of the bridge: a change of what it writes makes cached assets anew
 
 
@@ -156,13 +157,15 @@ def _folder() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="mlprogram-coreai-")
 
 
-def _keep_while_it_runs(
-    name: str, made_of: dict[str, str], make: Callable[[Path], None]
-) -> Path:
+def _keep_while_it_runs(name: str, made_of: dict[str, str], make: Callable[[Path], None]) -> Path:
     """Like the cache's `keep`, for this process alone."""
     key = hashlib.sha256(repr(sorted(made_of.items())).encode()).hexdigest()[:16]
     folder = Path(_folder().name, f"{name}-{key}")
-    if not folder.exists():
-        folder.mkdir()
-        make(folder)
+    with LOCK:
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
+                whole = Path(unfinished, "whole")
+                whole.mkdir()
+                make(whole)
+                whole.rename(folder)
     return folder
