@@ -430,7 +430,7 @@ class TestBadBundles:
             Bundle.open(copy)
 
     def test_a_package_that_is_no_ml_program(self, copy, tmp_path):
-        with pytest.raises(InvalidPackage, match="not a .mlpackage"):
+        with pytest.raises(InvalidPackage, match="a folder of packages"):
             MLProgram(copy)
 
 

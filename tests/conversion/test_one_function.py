@@ -147,7 +147,7 @@ def test_a_bundle_of_the_other_kind(tiny_bundle):
     [
         ("smollm2-135m-instruct", {"verify": 16}, "16 rows over a context of 512"),
         ("qwen2.5-0.5b-instruct", {"context": 32_768}, "8 rows over a context of 32,768"),
-        ("zaya1-8b", {"quant": "int8"}, "8 rows over a mixture of experts"),
+        ("zaya1-8b", {"quant": "int8"}, "8 rows of a mixture of experts"),
     ],
 )
 def test_no_prediction_beyond_what_is_published(model, recipe, what):

@@ -97,12 +97,13 @@ def test_convert_writes_assets_from_the_command_line(tiny, tmp_path):
 
 def test_an_asset_where_a_bundle_belongs(tmp_path):
     (tmp_path / "p.aimodel").mkdir()
+    (tmp_path / "p.aimodel" / "main.mlirb").write_bytes(b"")
     run = CliRunner().invoke(app, ["run", str(tmp_path / "p.aimodel"), "Hello"])
     assert f"`ane-book check {tmp_path}/p.aimodel` looks at it" in str(run.exception)
 
 
 def test_without_the_extra_it_says_what_to_install(tiny_bundle, monkeypatch):
-    monkeypatch.setattr("mlprogram.coreai.values.find_spec", lambda name: None)
+    monkeypatch.setattr("mlprogram.package.asset.find_spec", lambda name: None)
     _, bundle = tiny_bundle("llama")
-    with pytest.raises(InvalidInput, match=r'".\[coreai\]"`; coreai-core is missing'):
+    with pytest.raises(InvalidInput, match=r'mlprogram\[coreai\]"`; coreai-core is missing'):
         Session(bundle, "fp16", "coreai")
