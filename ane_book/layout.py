@@ -14,7 +14,6 @@ Letters: n layers of a package, K key/value heads, D head size, S slots of the c
 Reference: apple/coreai-models@86b363d, neural_engine_rules.md, "Causal mask" and "KV cache".
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -70,8 +69,3 @@ class Layout:
 
 
 LAYOUTS: dict[Form, Layout] = {"rows": Layout(2), "apple": Layout(3)}
-
-
-def layout_of(state: Sequence[int | None]) -> Layout:
-    """The layout of a cache that a program keeps as a state of this shape, or of rows of it."""
-    return LAYOUTS["apple" if state[2] == 1 else "rows"]
