@@ -2,6 +2,7 @@
 
 from _taggers import TEXT
 from ane_book.errors import InvalidInput
+from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Tagger
 import numpy as np
 import pytest
@@ -31,6 +32,10 @@ class TestScores:
             ours = scores_of(half, ids).ravel()
             cosine = ours @ expected.ravel() / np.linalg.norm(ours) / np.linalg.norm(expected)
             assert cosine > 0.999
+
+    def test_pass_parity(self, tagger):
+        found = check_parity(tagger("usual")[1])
+        assert found.passed, found.reason
 
     def test_seams_change_nothing(self, tagger):
         """A text of several windows, whatever their length: the scores of one long call."""
