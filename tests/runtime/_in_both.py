@@ -1,6 +1,5 @@
 """A tiny model of every architecture by both runtimes in single precision: tokens, or numbers."""
 
-from contextlib import contextmanager
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -61,16 +60,10 @@ def _run(kind: str, bundle, backend: str) -> np.ndarray:
     return np.asarray(Embedder(bundle, "fp32", backend).vectors(ids))
 
 
-@contextmanager
-def _own_cache(folder: Path):
-    with patch.dict(os.environ, ANE_BOOK_CACHE=str(folder)):
-        yield
-
-
 def compared(kind: str, name: str) -> dict:
     """How many numbers came out, and of tokens how many are equal, of others the largest difference
     over the largest number."""
-    with TemporaryDirectory() as folder, _own_cache(Path(folder) / "cache"):
+    with TemporaryDirectory() as folder, patch.dict(os.environ, ANE_BOOK_CACHE=f"{folder}/cache"):
         checkpoint, recipe = _write(kind, name, Path(folder) / "model")
         bundle = convert(str(checkpoint), out=Path(folder) / "bundle", **recipe)
         here, there = (_run(kind, bundle, backend) for backend in ("mil", "coreai"))

@@ -1,12 +1,12 @@
 """Rerankers, from conversion to scores: the numbers of `transformers`, the command, refusals."""
 
+from functools import cache
 import json
-from pathlib import Path
-import shutil
 
 from _command import ane_book as command
 from _command import refused
 from _encoders import RERANKERS, expected_logits, tiny_reranker, write_reranker
+from _long import long_but
 from _plant import copied
 import ane_book
 from ane_book.errors import InvalidInput, PromptTooLong, TextCut, UnsupportedModel
@@ -22,17 +22,13 @@ LOGITS = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Id
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    """`made(family, **fields)` -> (transformers model, bundle), converted once; fields: of its
-    config.json."""
-    kept = {}
+    """`made(family)` -> (transformers model, bundle), converted once; its scores are logits."""
 
-    def make(family: str, **fields):
-        key = family, str(fields)
-        if key not in kept:
-            model, place = tiny_reranker(family), tmp_path_factory.mktemp(family)
-            folder = write_reranker(model, place / "model", family, **fields)
-            kept[key] = model, ane_book.convert(str(folder), out=place / "bundle", context=57)
-        return kept[key]
+    @cache
+    def make(family: str, sigmoid: bool = False):
+        model, place = tiny_reranker(family), tmp_path_factory.mktemp(family)
+        folder = write_reranker(model, place / "model", family, **({} if sigmoid else LOGITS))
+        return model, ane_book.convert(str(folder), out=place / "bundle", context=57)
 
     return make
 
@@ -42,7 +38,7 @@ def made(tmp_path_factory):
 def test_scores_are_those_of_transformers(made, family, precision):
     # The host's rows of positions are rounded once more, after those of types are added.
     most = 2e-2 if precision == "fp16" else 2e-5 if family == "modernbert" else 3e-3
-    model, bundle = made(family, **LOGITS)
+    model, bundle = made(family)
     reranker = Reranker(bundle, precision)
     pairs = [reranker.encode(QUERY, text) for text in DOCUMENTS]
     expected = expected_logits(model, pairs).numpy()
@@ -50,15 +46,15 @@ def test_scores_are_those_of_transformers(made, family, precision):
     np.testing.assert_allclose(reranker.scores(pairs), expected, atol=most * abs(expected).max())
 
 
-@pytest.mark.parametrize("family", RERANKERS)
+@pytest.mark.parametrize("family", long_but(RERANKERS, "modernbert"))
 def test_parity(made, family):
-    bundle = made(family, **LOGITS)[1]
+    bundle = made(family)[1]
     assert check_parity(bundle, source=bundle.path.parent / "model").passed
 
 
 def test_settings_of_another_model_are_named_by_parity(made, tmp_path):
     """No number of the bundle's golden results depends on them."""
-    folder = copied(made("modernbert")[1], tmp_path)
+    folder = copied(made("modernbert", sigmoid=True)[1], tmp_path)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["vectors"]["score"] = "identity"
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -68,7 +64,7 @@ def test_settings_of_another_model_are_named_by_parity(made, tmp_path):
 
 
 def test_a_sigmoid_follows_where_nothing_else_is_said(made):
-    model, bundle = made("modernbert")
+    model, bundle = made("modernbert", sigmoid=True)
     reranker = Reranker(bundle, "fp32")
     logits = expected_logits(model, [reranker.encode(QUERY, text) for text in DOCUMENTS])
     found = reranker.rank(QUERY, DOCUMENTS)
@@ -79,9 +75,9 @@ def test_a_sigmoid_follows_where_nothing_else_is_said(made):
     assert reranker.rank(QUERY, []) == []
 
 
-def test_types_of_tokens_count(made, tmp_path):
+def test_types_of_tokens_count(made):
     """A reranker that takes the document for a part of the query has other scores."""
-    model, bundle = made("bert", **LOGITS)
+    model, bundle = made("bert")
     reranker = Reranker(bundle, "fp32")
     pairs = [reranker.encode(QUERY, text) for text in DOCUMENTS]
     assert {kind for _, types in pairs for kind in types} == {0, 1}
@@ -90,21 +86,8 @@ def test_types_of_tokens_count(made, tmp_path):
     assert abs(untyped - expected).max() > 0.02 * abs(expected).max()
 
 
-@pytest.mark.parametrize("pooling", ["cls", "last"])
-def test_another_pooling_shows(made, tmp_path, pooling):
-    model, bundle = made("modernbert", **LOGITS)
-    copy = Path(shutil.copytree(bundle.path, tmp_path / "b"))
-    fields = json.loads((copy / "manifest.json").read_text())
-    fields["vectors"]["pooling"] = pooling
-    (copy / "manifest.json").write_text(json.dumps(fields))
-    reranker = Reranker(copy, "fp32")
-    pairs = [reranker.encode(QUERY, text) for text in DOCUMENTS]
-    expected = expected_logits(model, pairs).numpy()
-    assert abs(reranker.scores(pairs) - expected).max() > 0.05 * abs(expected).max()
-
-
 def test_a_long_pair_is_cut_with_a_warning_or_refused(made):
-    reranker, long = Reranker(made("bert", **LOGITS)[1]), "sofa" * 30
+    reranker, long = Reranker(made("bert")[1]), "sofa" * 30
     told = "document 1 and the query are cut to 57 of their 143 tokens; so are 1 more of 3 docu"
     with pytest.warns(TextCut, match=told):
         reranker.rank(QUERY, ["a", long, long])
@@ -127,7 +110,7 @@ def test_a_long_pair_is_cut_with_a_warning_or_refused(made):
 )
 def test_what_will_not_do(made, query, documents, top_n, message):
     with pytest.raises(InvalidInput, match=message):
-        Reranker(made("bert", **LOGITS)[1]).rank(query, documents, top_n)
+        Reranker(made("bert")[1]).rank(query, documents, top_n)
 
 
 @pytest.mark.parametrize(
@@ -141,24 +124,21 @@ def test_what_will_not_do(made, query, documents, top_n, message):
          "reranking is not supported for llama models; supported: bert, modernbert, roberta, xlm"),
     ],
 )  # fmt: skip
-def test_a_configuration_that_will_not_do(made, tmp_path, changes, message):
-    source = made("modernbert")[1].path.parent / "model"
-    folder = Path(shutil.copytree(source, tmp_path / "m"))
-    fields = json.loads((folder / "config.json").read_text()) | changes
-    (folder / "config.json").write_text(json.dumps(fields))
+def test_a_configuration_that_will_not_do(tmp_path, changes, message):
+    folder = write_reranker(tiny_reranker("modernbert"), tmp_path / "m", "modernbert", **changes)
     with pytest.raises(UnsupportedModel, match=message):
         ane_book.convert(str(folder), out=tmp_path / "b")
 
 
 def test_another_kind_of_bundle_is_told_its_command(made):
-    bundle = made("bert", **LOGITS)[1]
+    bundle = made("bert")[1]
     with pytest.raises(InvalidInput, match=r"scores documents for a query: `ane-book rerank"):
         Embedder(bundle)
     assert isinstance(ane_book.load(bundle.path), Reranker)
 
 
 def test_the_command_ranks(made):
-    bundle = made("bert", **LOGITS)[1]
+    bundle = made("bert")[1]
     found = Reranker(bundle, "fp32").rank(QUERY, ["Hi", "a sofa", "é"])
     options = "--model", bundle.path, "--precision", "fp32"
     done = command("rerank", *options, QUERY, "Hi", "-", input="a sofa\né\n")

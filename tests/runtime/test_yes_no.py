@@ -9,6 +9,8 @@ import torch
 
 QUERY = "Where do cats sleep?"
 DOCUMENTS = ["On a sofa.", "A bridge<|end|>.", "Cats."]
+CHANGES = (("max_position_embeddings", 1024), ("vocab_size", 261))
+RECIPE = {"kv": "state", "context": 512, "prefill": 64}
 #: The prompt of the model card, and what it is with one of the documents.
 PROMPT = """<|im_start|>system
 Judge whether the Document meets the requirements based on the Query and the Instruct provided. \
@@ -28,8 +30,7 @@ Note that the answer can only be "yes" or "no".<|im_end|>
 @pytest.fixture(scope="module")
 def made(tiny_bundle, tmp_path_factory):
     """(transformers model, bundle) of a tiny Qwen3 whose tokenizer has both words."""
-    changes = (("max_position_embeddings", 1024), ("vocab_size", 261))
-    model, bundle = tiny_bundle("qwen3", changes, kv="state", context=512, prefill=64)
+    model, bundle = tiny_bundle("qwen3", CHANGES, **RECIPE)
     folder = tmp_path_factory.mktemp("yes-no")
     return model, talking(bundle, folder, "{{ messages[0].content }}", ["yes", "no"])
 
@@ -86,4 +87,4 @@ def test_a_long_document_is_cut_at_its_end(made):
 
 def test_a_model_without_the_words_is_refused(tiny_bundle):
     with pytest.raises(InvalidInput, match="has no token 'yes'"):
-        YesNoReranker(Session(tiny_bundle("qwen3")[1]))
+        YesNoReranker(Session(tiny_bundle("qwen3", CHANGES, **RECIPE)[1]))

@@ -27,21 +27,8 @@ CLASSES = [
     "\ue000\ufffd\U0010ffff", "\u0378",
 ]  # fmt: skip
 PIECES = [
-    "'s",
-    "'S",
-    "'ſ",
-    "'re",
-    "'LL",
-    "'d",
-    "n't",
-    " 12",
-    "1234",
-    "  \n",
-    "\n\n ",
-    " a",
-    "//",
-    "__",
-]
+    "'s", "'S", "'ſ", "'re", "'LL", "'d", "n't", " 12", "1234", "  \n", "\n\n ", " a", "//", "__",
+]  # fmt: skip
 
 
 def samples(seed: int) -> list[str]:
