@@ -9,7 +9,6 @@ import importlib.metadata
 import json
 from pathlib import Path
 
-from _tiny import MINISTRAL3
 from ane_book.models import ARCHITECTURES
 from ane_book.models.base.dense import Dense
 from ane_book.weights import hub
@@ -32,6 +31,17 @@ LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
+}
+
+
+MINISTRAL3 = {
+    "rope_theta": 50000.0,
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
 }
 
 
@@ -63,8 +73,7 @@ def tiny_config(family: str, **changes) -> dict:
         "olmo3": {"sliding_window": 21, "layer_types": types, "rope_parameters": {
             "full_attention": plain, "sliding_attention": plain}},
         "ministral": {"sliding_window": 21, "layer_types": types},
-        "ministral3": {"rope_parameters": MINISTRAL3 | {
-            "rope_theta": 50000.0, "original_max_position_embeddings": 32}},
+        "ministral3": {"rope_parameters": MINISTRAL3},
         "exaone4": {"sliding_window": 21, "layer_types": types},
         "glm4": {"partial_rotary_factor": 0.75},
         "phi3": {"partial_rotary_factor": 0.75},
