@@ -109,6 +109,17 @@ def test_gru_of_the_other_reset(tmp_path):
     assert (found.first.node.op, found.first.kind) == ("GRU", "linear_before_reset"), str(found)
 
 
+def test_flattened_in_the_other_layout(tmp_path):
+    """https://github.com/apple/coremltools/issues/147: a CRNN reads its columns in another order,
+    since the converter reshapes before it permutes."""
+
+    def columns(x, order):
+        return x.permute(*order).reshape(1, 9, 42)[:, None].expand(1, 6, 9, 42)
+
+    found = held(tmp_path, lambda x: columns(x, (0, 2, 3, 1)), lambda x: columns(x, (0, 2, 1, 3)))
+    assert found.first.kind == "layout" and found.first.node.op.startswith("permute"), str(found)
+
+
 class Divided(nn.Module):
     def forward(self, a, b):
         return torch.div(a, b, rounding_mode="floor")
