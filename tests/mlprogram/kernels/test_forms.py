@@ -6,6 +6,7 @@ Attention is in `test_fuse.py`.
 from _foreign import package as convert
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
+from mlprogram import MLProgram
 from mlprogram.kernels import native
 import numpy as np
 import pytest
@@ -163,6 +164,21 @@ def test_rotations_are_those_of_their_ops(tmp_path, dtype, shape, table, body, g
     np.testing.assert_array_equal(np.isfinite(fused), np.isfinite(plain))
     exactness = {"rtol": 0 if dtype == "fp16" else 1e-6, "atol": 1e-6 if group else 0}
     np.testing.assert_allclose(fused, plain, **exactness)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_an_einsum_of_a_part_of_what_is_turned_is_that_of_the_op(tmp_path, dtype):
+    specs = {"x": ((1, 150, 4, 40), dtype), "y": ((1, 150, 2, 17), dtype)}
+
+    def body(x, y):
+        part = mb.split(x=mb.transpose(x=x, perm=[0, 3, 2, 1]), num_splits=2, axis=2)[1]
+        return mb.einsum(values=[part, y], equation="bchw,bwhu->bchu")
+
+    path = build(specs, body, tmp_path / "e.mlpackage")
+    assert "einsum" in [step.kernel for step in MLProgram(path).plan.main.steps]
+    compiled, plain = both(path, dtype, numbers(specs))
+    exactness = 5e-3 if dtype == "fp16" else 2e-5
+    np.testing.assert_allclose(compiled, plain, rtol=exactness, atol=exactness)
 
 
 # --- what is no group -----------------------------------------------------------------------------

@@ -180,6 +180,12 @@ class TestNorms:
         norm = op("layer_norm", {"y": typed("fp32", 2, 8)}, x="x", axes=const([1]), **given)
         refused(make([norm], self.X), "op 'layer_norm'", inputs=arrays(self.X))
 
+    def test_x_stands_in_the_op(self, make):
+        ones = const(np.ones((2, 8), np.float32))
+        for kind, extra in [("softmax", {"axis": const(-1)}), ("layer_norm", {"axes": const([1])})]:
+            path = make([op(kind, {"y": typed("fp32", 2, 8)}, x=ones, **extra)], self.X)
+            same(path, self.X)
+
 
 class TestProducts:
     X: dict = {"x": (1, 32, 1, 4)}  # noqa: RUF012
