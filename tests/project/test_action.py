@@ -107,11 +107,6 @@ def test_laws(repository):
     assert sarif.read_text().startswith("{")
 
 
-def test_laws_of_a_sound_package(repository):
-    done, _ = run("Laws", repository, path="models/sound.mlpackage")
-    assert done.returncode == 0
-
-
 def test_laws_of_no_package(repository):
     done, _ = run("Laws", repository, path="nothing")
     assert done.returncode == 2
@@ -197,7 +192,7 @@ def test_parity(bundles):
     """Nothing is written into the checkout."""
     files = [path for path in bundles.rglob("*") if path.is_file()]
     before = {path: path.read_bytes() for path in files}
-    run("Laws", bundles, path="models/sound")
+    assert run("Laws", bundles, path="models/sound")[0].returncode == 0
     done, _ = run("Parity", bundles, path="models")
     assert done.returncode == 1, done.stderr
     assert {path: path.read_bytes() for path in bundles.rglob("*") if path.is_file()} == before
