@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 import importlib.metadata
 from importlib.util import find_spec
 import json
@@ -273,6 +274,11 @@ def test_make_gives_a_home_to_who_has_none(tmp_path, home):
 # --- limits
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -286,8 +292,8 @@ def test_files_and_functions_stay_short():
         if (lines := path.read_text().count("\n")) > MAX_FILE:
             long.append(f"{path.relative_to(ROOT)}: {lines} lines, at most {MAX_FILE}")
     for path in SOURCES:
-        text, name = path.read_text(), path.relative_to(ROOT)
-        for function, lines in functions(ast.parse(text)):
+        name = path.relative_to(ROOT)
+        for function, lines in functions(parsed(path)):
             if lines > MAX_FUNCTION:
                 long.append(f"{name}: {function}() has {lines} lines, at most {MAX_FUNCTION}")
     assert not long, "\n".join(long)
@@ -320,7 +326,7 @@ def test_no_tuple_is_packed_to_be_splatted():
     found = [
         f"{path.relative_to(ROOT)}:{call.lineno}: {ast.unparse(call)[:80]}"
         for path in SOURCES
-        for function in ast.walk(ast.parse(path.read_text()))
+        for function in ast.walk(parsed(path))
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module)
         for call in packed(function)
     ]
@@ -328,7 +334,7 @@ def test_no_tuple_is_packed_to_be_splatted():
 
 
 def test_every_module_says_what_it_is_for():
-    trees = {path: ast.parse(path.read_text()) for path in SOURCES}
+    trees = {path: parsed(path) for path in SOURCES}
     assert not [
         str(path) for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)
     ]
@@ -360,7 +366,7 @@ def test_a_room_imports_only_from_the_floors_below(library):
             continue
         room = room_of(name)
         assert room, f"say in FLOORS (tests/project/test_project.py) which floor {name} is on"
-        for other in map(room_of, imported(library, ast.parse(path.read_text()))):
+        for other in map(room_of, imported(library, parsed(path))):
             if other and other != room and floor[other] >= floor[room]:
                 upward.append(f"{path.relative_to(ROOT)} imports {other}")
     assert not upward, "\n".join(upward)
@@ -482,7 +488,7 @@ def test_no_class_name_is_taken_twice():
     """Whoever reads a name in one room knows it in all of them."""
     places: dict[str, list[str]] = {}
     for path in [path for folder in LIBRARIES.values() for path in folder.rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
