@@ -73,12 +73,12 @@ class TestInputs:
         file = tmp_path / "given.npz"
         found = measure(package, command=[sys.executable, "-c", copy, str(file)])
         inputs = np.load(file)
-        assert found.figures["inputs"] == "random" and inputs["x"].std() > 0.5
+        assert found.figures["inputs"] == "random" and inputs["x0"].std() > 0.5
         assert "on random inputs" in resident.reason
 
     def test_given_ones_are_taken_as_they_are(self, package):
         nothing = [sys.executable, "-c", ""]
-        found = measure(package, inputs={"x": np.ones((1, 8, 4, 4))}, command=nothing)
+        found = measure(package, inputs={"x0": np.ones((1, 8, 4, 4))}, command=nothing)
         assert found.figures["inputs"] == "given"
 
 
