@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from _clients import CLIENTS, FEATURES, table
+from _clients import CLIENTS, table
 from _patience import HANGING
 from _scripted import scripted, talking
 from _serving import serving
@@ -28,11 +28,8 @@ def says(prompt: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def address(tiny_bundle, tmp_path_factory):
-    changes = (("max_position_embeddings", 1024), ("vocab_size", 261))
-    bundle = tiny_bundle("llama", changes, kv="state", context=1024, prefill=64)[1]
-    folder = tmp_path_factory.mktemp("clients")
-    made = talking(bundle, folder, TOOL_TEMPLATES["qwen2.5"], [])
+def address(roomy, tmp_path_factory):
+    made = talking(roomy, tmp_path_factory.mktemp("clients"), TOOL_TEMPLATES["qwen2.5"], [])
     with serving(scripted(made, "model", says)) as address:
         yield address
 
@@ -66,18 +63,5 @@ def streamed(events: str, usage: bool) -> tuple[str | None, str]:
     return arguments or None, "".join(c.delta.content or "" for c in choices)
 
 
-@pytest.mark.parametrize("feature", FEATURES)
-def test_each_feature_is_of_some_client(feature):
-    assert any(FEATURES[feature](body) for _, _, bodies in CLIENTS.values() for body in bodies)
-
-
 def test_the_pages_table_is_that_of_the_tests():
     assert table() in PAGE.read_text(encoding="utf-8"), f"write this into {PAGE}:\n{table()}"
-
-
-def test_an_image_is_refused_by_name(address):
-    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
-    body = {"messages": [{"role": "user", "content": [part]}]}
-    found = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=HANGING)
-    assert found.status_code == 400
-    assert found.json()["error"]["param"] == "messages.0.content"
