@@ -3,6 +3,7 @@
 from dataclasses import asdict
 import json
 from pathlib import Path
+import re
 import subprocess
 import sys
 
@@ -101,10 +102,12 @@ class TestRun:
         done = ane_book("--help")
         assert "inspect" in done.stdout and "..." not in done.stdout.partition("Commands:")[2]
 
-    @pytest.mark.parametrize("flag", ["--help", "--version"])
-    def test_a_word_about_the_commands_takes_few_imports(self, flag):
-        slow = {"annotated_types", "numpy", "pydantic", "rich", "torch"}
-        assert imported(slow, flag) == []
+    @pytest.mark.parametrize(("word", "slow"), [
+        ("--help", {"annotated_types", "asyncio", "numpy", "pydantic", "rich", "torch"}),
+        ("models", {"coremltools", "huggingface_hub", "torch", "transformers"}),
+    ])  # fmt: skip
+    def test_a_word_about_the_commands_takes_few_imports(self, word, slow):
+        assert imported(slow, word) == []
 
     @pytest.mark.skipif(device.CAN_PREDICT, reason="Core ML is reached through coremltools")
     def test_a_kept_bundle_needs_nothing_of_a_conversion(self, bundle):
@@ -118,13 +121,11 @@ class TestRun:
     def test_a_name_leads_to_a_kept_bundle_without_what_converts(self):
         convert("smollm2-135m-instruct")
         slow = {"ane_book.conversion.build", "ane_book.conversion.plan", "ane_book.models"}
-        found = imported(slow, "run", "smollm2-135m-instruct", "Hi", "--max-tokens", "1")
-        assert found == []
+        assert imported(slow, "run", "smollm2-135m-instruct", "Hi", "--max-tokens", "1") == []
 
     def test_of_options_of_its_conversion_it_is_held_to_them(self, bundle):
-        assert "was converted with kv = 'state', not 'host'" in refused(
-            "run", bundle, "Hi", "--kv", "host"
-        )
+        said = refused("run", bundle, "Hi", "--kv", "host")
+        assert "was converted with kv = 'state', not 'host'" in said
 
 
 def imported(modules: set[str], *arguments: object) -> list[str]:
@@ -140,25 +141,14 @@ def imported(modules: set[str], *arguments: object) -> list[str]:
     return done.stdout.rpartition("imported:")[2].split()
 
 
-def test_the_libraries_import_no_torch_until_something_runs():
-    code = (
-        "import sys, ane_book, mlprogram\n"
-        "mlprogram.inspect, mlprogram.save\n"
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "False\n", done.stderr
-
-
 class TestChat:
     OPTIONS = ("--max-tokens", "3", "--precision", "fp32")
 
     def test_lines_in_answers_out(self, chatty):
         talk = f"Hi\n\n{'x' * 90}\n/reset\nHi\n/quit\nnever read\n"
         done = ane_book("chat", chatty, *self.OPTIONS, input=talk)
-        answer = Session(chatty, "fp32", "mil").generate(
-            [{"role": "user", "content": "Hi"}], max_tokens=3
-        )
+        hi = [{"role": "user", "content": "Hi"}]
+        answer = Session(chatty, "fp32", "mil").generate(hi, max_tokens=3)
         assert done.returncode == 0
         assert done.stdout == f"{answer.text}\n" * 2
         assert "context of 32" in done.stderr and "or begin anew with /reset" in done.stderr
@@ -191,9 +181,7 @@ class TestInspect:
         count = len(program.operations)
         assert f"ops of decode: {count} without constants" in done.stdout
         for name, type_ in (program.inputs | program.states | program.outputs).items():
-            assert any(name in line and str(type_) in line for line in done.stdout.splitlines()), (
-                name
-            )
+            assert re.search(f"{re.escape(name)}.*{re.escape(str(type_))}", done.stdout), name
 
     def test_a_bundle_as_json(self, bundle):
         facts = json.loads(ane_book("inspect", bundle, "--json").stdout)
@@ -249,10 +237,8 @@ class TestInspect:
         monkeypatch.chdir(tmp_path)
         path = "./smollm2-135m-instruct"
         words = {"run": [path, "Hi"], "embed": ["Hi", "--model", path]}.get(command, [path])
-        said = refused(command, *words)
-        assert (
-            f"{path}: there is no such file or folder; did you mean smollm2-135m-instruct" in said
-        )
+        missing = f"{path}: there is no such file or folder; did you mean smollm2-135m-instruct"
+        assert missing in refused(command, *words)
 
     def test_a_gguf_file(self, tmp_path):
         path = tmp_path / "a m.gguf"
@@ -286,10 +272,8 @@ class TestConvert:
     def test_bad_sizes(self, tiny, tmp_path):
         _, checkpoint = tiny("llama")
         out = tmp_path / "made"
-        assert "'much' is not a size" in refused(
-            "convert", checkpoint, "--out", out, "--shard-limit", "much"
-        )
-        assert not out.exists()
+        said = refused("convert", checkpoint, "--out", out, "--shard-limit", "much")
+        assert "'much' is not a size" in said and not out.exists()
 
 
 class TestManners:
@@ -302,49 +286,17 @@ class TestManners:
             assert f"\n  {command} " in done.stdout
             assert ane_book(command, "--help").returncode == 0
 
-    def test_models_are_listed(self):
-        done = ane_book("models")
-        assert done.returncode == 0 and done.stdout.startswith("zaya-small ")
-
     def test_doctor_gives_every_check_a_line(self):
         done = ane_book("doctor")
         checks = [check for check, _, _ in device.describe()] + ["compiled kernels"]
         assert done.returncode == 0
-        assert [
-            line for line in done.stdout.splitlines() if not line.startswith(tuple(checks))
-        ] == []
+        assert all(line.startswith(tuple(checks)) for line in done.stdout.splitlines())
         assert device.CAN_PREDICT_REASON in done.stdout
 
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            ["sing"],
-            ["run"],
-            ["run", "m", "p", "--kv", "disk"],
-            ["convert", "m", "--context", "0"],
-            ["inspect", "p", "--out", "o.npz"],
-        ],
-        ids=" ".join,
-    )
-    def test_usage_errors(self, arguments):
-        done = ane_book(*arguments)
+    @pytest.mark.parametrize("words", [
+        "sing", "run", "run m p --kv disk", "convert m --context 0", "inspect p --out o.npz",
+    ])  # fmt: skip
+    def test_usage_errors(self, words):
+        done = ane_book(*words.split())
         assert (done.returncode, done.stdout) == (2, "")
         assert "Error: " in done.stderr
-
-    @pytest.mark.parametrize(
-        ("command", "slow"),
-        [
-            ("--help", {"torch", "numpy", "rich", "asyncio"}),
-            ("--version", {"torch", "numpy", "rich", "asyncio"}),
-            ("models", {"torch", "coremltools", "transformers", "huggingface_hub"}),
-        ],
-    )
-    def test_imports_nothing_that_takes_long(self, command, slow):
-        code = (
-            "import sys, ane_book.__main__ as entry\n"
-            f"sys.argv = ['ane-book', {command!r}]\n"
-            "try: entry.main()\n"
-            f"finally: print('slow:', sorted({slow} & set(sys.modules)))"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.stdout.endswith("slow: []\n"), done.stdout + done.stderr
