@@ -75,12 +75,7 @@ def test_a_conversation_with_every_command(chatty, tmp_path):
         "no command '/nothing'; /help lists them",
     ), strict=True):  # fmt: skip
         assert words in error
-    for told in (
-        "/system      show",
-        "temperature 0.0",
-        "saved 1 answer to",
-        "loaded 1 answer from",
-    ):
+    for told in ("/system      show", "temperature 0.0", "saved 1 answer to", "loaded 1 answer"):
         assert told in done.stderr
     assert re.search(r"1 answer, \d+ of 128 tokens held", done.stderr)
 
@@ -115,11 +110,10 @@ class TestFile:
 
     def test_folders_pipes_and_places_that_are_not_there(self, tmp_path):
         os.mkfifo(tmp_path / "pipe")
-        names = [tmp_path / "a\0b", tmp_path / ("x" * 5000)]
-        for path in (tmp_path, tmp_path / "pipe", tmp_path / "none", *names):
+        names = [tmp_path / each for each in ("pipe", "none/talk.json", "a\0b", "x" * 5000)]
+        for path in (tmp_path, *names):
             with pytest.raises(InvalidInput):
                 read_conversation(path)
-        for path in (tmp_path, tmp_path / "pipe", tmp_path / "none" / "talk.json", *names):
             with pytest.raises(InvalidInput):
                 write_conversation(path, SAVED)
         assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

@@ -99,10 +99,10 @@ class TestExecute:
         assert execute(package)["memory"]["values"] == 2 * 4 * 8
         assert execute(package, inputs=tmp_path / "in.npz")["memory"]["values"] == 2 * 4 * 50
 
-    def test_what_cannot_run(self, packages, tiny_bundle, tmp_path):
+    def test_what_cannot_run(self, packages, tmp_path):
         np.savez(tmp_path / "name.npz", z=np.ones(4))
         np.savez(tmp_path / "shape.npz", x=np.ones(5))
-        package, bundle = packages["right"], tiny_bundle("llama", kv="state")[1].path
+        package = packages["right"]
         message = refused("inspect", package, "--run", "--inputs", tmp_path / "name.npz")
         assert "missing: x; unknown: z" in message
         with pytest.raises(InvalidInput, match=r"must be fp16\(4\), not"):
@@ -114,9 +114,6 @@ class TestExecute:
                 execute(package, inputs=tmp_path / name)
         with pytest.raises(InvalidInput, match="cannot be written"):
             execute(package, out=tmp_path / "no" / "out.npz")
-        for command in ("inspect --run", "inspect --plan", "diff"):
-            words = (*command.split(), bundle)
-            assert "run one of its packages, head.mlpackage" in refused(*words)
 
 
 class TestDiff:
@@ -134,9 +131,8 @@ class TestDiff:
 
     def test_equal_packages(self, packages):
         done = ane_book("diff", packages["right"], packages["right"])
-        assert done.returncode == 0 and done.stdout.endswith(
-            "\noutputs equal within the tolerance\n"
-        )
+        assert done.returncode == 0
+        assert done.stdout.endswith("\noutputs equal within the tolerance\n")
 
     def test_one_package_in_both_precisions(self, packages):
         text, equal, _ = compare_packages(packages["large"], seed=1)
