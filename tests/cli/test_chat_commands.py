@@ -3,15 +3,14 @@
 import json
 import os
 from pathlib import Path
-import pty
 import re
-import select
 import stat
 import subprocess
 import sys
 
-from _command import ane_book, chatty_copy, start
-from _patience import HANGING, Guard
+from _command import ane_book, chatty_copy
+from _patience import HANGING
+from _terminal import Terminal
 from ane_book.cli.chat import Conversation
 from ane_book.cli.conversation import Saved, SavedMessage, read_conversation, write_conversation
 from ane_book.errors import InvalidInput, printable
@@ -134,30 +133,15 @@ class TestHistory:
         """What a terminal shows of a process that reads lines, after keys that are typed."""
         reads = ", ".join(["repr(l.read('> '))"] * lines)
         code = self.READ.format(kept, reads)
-        ours, theirs = pty.openpty()
         settings = {name: value for name, value in os.environ.items()
                     if name not in ("HOME", "XDG_STATE_HOME")}  # fmt: skip
-        process = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs,
-            env=settings | {"TERM": "dumb"} | environment,
-        )  # fmt: skip
-        os.close(theirs)
-        shown, sent, guard = b"", False, Guard()
-        while True:
-            select.select([ours], [], [], guard.left())
-            try:
-                chunk = os.read(ours, 4096)
-            except OSError:  # closed at the other end
-                break
-            if chunk == b"":
-                break
-            shown += chunk
-            if not sent and b"> " in shown:
-                os.write(ours, keys.encode())
-                sent = True
-        os.close(ours)
-        assert process.wait(HANGING) == 0, shown
-        return shown.decode()
+        settings |= {"TERM": "dumb"} | environment
+        with Terminal(command=[sys.executable, "-c", code], env=settings) as terminal:
+            before = terminal.until("(.*)> ")[1]
+            terminal.type(keys)
+            shown = before + terminal.rest()
+            assert terminal.process.wait(HANGING) == 0, shown
+        return shown
 
     def test_the_arrow_brings_back_what_another_conversation_was_told(self, tmp_path):
         place = {"XDG_STATE_HOME": str(tmp_path / "state")}
@@ -196,10 +180,7 @@ def test_an_answer_does_not_steer_the_terminal_that_shows_it(tiny_bundle):
     command = ["run", bundle, "Hi", "--temperature", "5", "--seed", "0", "--max-tokens", "24"]
     exact = ane_book(*command).stdout
     assert len(re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", exact)) > 2
-    ours, theirs = pty.openpty()
-    with start(*command, stdout=theirs) as process:
-        os.close(theirs)
-        assert process.wait(timeout=HANGING) == 0
-    shown = os.read(ours, 1 << 16).decode().replace("\r\n", "\n")  # which a terminal makes of \n
-    os.close(ours)
+    with Terminal(*command, stderr=subprocess.DEVNULL) as terminal:
+        shown = terminal.rest().replace("\r\n", "\n")  # which a terminal makes of \n
+        assert terminal.process.wait(HANGING) == 0
     assert shown == printable(exact)

@@ -19,17 +19,6 @@ import pytest
 import typer
 
 
-@pytest.fixture
-def bundle(tiny_bundle) -> Path:
-    return tiny_bundle("llama", kv="state")[1].path
-
-
-@pytest.fixture
-def chatty(bundle, tmp_path) -> Path:
-    """The same bundle with a chat template."""
-    return chatty_copy(bundle, tmp_path)
-
-
 class TestRun:
     def test_prints_the_answer_and_nothing_else(self, bundle):
         done = ane_book("run", bundle, "Hello", "--max-tokens", "12", "--precision", "fp32")

@@ -23,11 +23,6 @@ def facts(*arguments: str, code: int = 0):
     return json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
-@pytest.fixture
-def bundle(tiny_bundle) -> Path:
-    return tiny_bundle("llama", kv="state")[1].path
-
-
 def test_every_command_that_prints_facts_has_it():
     group = get_command(app)
     commands = [group.resolve_command(group.make_context("ane-book", [n]), [n])[1]

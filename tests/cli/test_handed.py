@@ -14,11 +14,6 @@ from onnx import helper
 import pytest
 
 
-@pytest.fixture(scope="module")
-def bundle(tiny_bundle):
-    return tiny_bundle("llama", kv="state")[1].path
-
-
 def test_place_and_check_take_a_bundle(bundle):
     placed = json.loads(ane_book("place", bundle, "--json").stdout)
     assert {each["function"] for each in placed} == {"decode", "prefill"}

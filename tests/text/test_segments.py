@@ -45,10 +45,6 @@ def turns(*contents: str, system: str | None = None) -> list[dict]:
     return [*first, *({"role": roles[i % 2], "content": c} for i, c in enumerate(contents))]
 
 
-def test_the_table_names_every_template():
-    assert {path.stem for path in FOLDER.glob("*.jinja")} == TEMPLATES.keys()
-
-
 @pytest.mark.parametrize("name", EXPRESSED)
 def test_segments_are_the_template(name, text):
     """On other conversations than those of the proof, and where the template refuses they do."""
