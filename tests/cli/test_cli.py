@@ -1,9 +1,11 @@
 """`ane-book` as a reader types it: a process of its own, its output, its errors, its exit code."""
 
 from dataclasses import asdict
+from itertools import product
 import json
 from pathlib import Path
 import re
+import shlex
 import subprocess
 import sys
 
@@ -193,58 +195,48 @@ class TestInspect:
         recipe = next(line for line in done.stdout.splitlines() if line.startswith("recipe"))
         assert "kv state" in recipe and "None" not in recipe and "()" not in recipe
 
-    def test_what_is_neither(self, tmp_path):
-        assert "not a .mlpackage" in refused("inspect", tmp_path)
-        assert "no such package" in refused("inspect", tmp_path / "nothing")
 
-    @pytest.mark.parametrize("command", ["inspect", "check", "place", "residency", "quality"])
-    def test_half_a_name(self, command):
-        said = refused(command, "smollm2-135m")
-        assert "smollm2-135m: no such package; did you mean smollm2-135m-instruct" in said
+NAME = "smollm2-135m-instruct"
+OF_PACKAGES = "inspect", "check", "place", "residency", "quality"
+OF_MODELS = ("run ./NAME Hi", "embed Hi --model ./NAME", "chat ./NAME", "plan ./NAME",
+             "convert ./NAME", "serve ./NAME")  # fmt: skip
+#: Commands in a folder with weights, a graph and an empty package, and what they say.
+NO_PACKAGE = [
+    ("inspect empty", "not a .mlpackage"),
+    ("inspect nothing", "no such package"),
+    *((f"{each} smollm2-135m", "smollm2-135m: no such package; did you mean NAME")
+      for each in OF_PACKAGES),
+    *((f"{each} {path}", "NAME: no such package|no manifest.json")
+      for each, path in product(OF_PACKAGES, ("./NAME", "NAME/", "nowhere/NAME"))),
+    *((each, "./NAME: there is no such file or folder; did you mean NAME") for each in OF_MODELS),
+    ("diff mein.mlpackage", "did you mean mine.mlpackage?"),
+    ("diff NAME", "`ane-book convert NAME` prints the folder"),
+    ("save mein.mlpackage x.mlmodelc", "did you mean mine.mlpackage?"),
+    ("save NAME x.mlmodelc", "`ane-book convert NAME` prints the folder"),
+    *((f"{each} 'a m.gguf'", "a m.gguf: a .gguf file holds weights, not a program.*"
+       "`ane-book plan 'a m.gguf'`")  # ready to paste, spaces and all
+      for each in ("inspect", "inspect --run", "diff")),
+    *((f"{each} m.onnx", "an ONNX graph, not a package; `ane-book convert m.onnx")
+      for each in ("inspect", "check", "diff", "place")),
+    *((f"{each} weights/model.safetensors", "a .safetensors file holds weights, not a program")
+      for each in ("inspect", "check", "diff", "place", "check --calibrate golden")),
+    *((f"{each} weights", "a folder of .safetensors files holds weights")
+      for each in ("inspect", "check", "diff", "place")),
+]  # fmt: skip
 
-    @pytest.mark.parametrize("command", [("diff",), ("save", "x.mlmodelc")])
-    def test_a_name_where_a_package_belongs(self, command, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "mine.mlpackage").mkdir()
-        name, *target = command
-        assert "did you mean mine.mlpackage?" in refused(name, "mein.mlpackage", *target)
-        said = refused(name, "smollm2-135m-instruct", *target)
-        assert "`ane-book convert smollm2-135m-instruct` prints the folder" in said
 
-    @pytest.mark.parametrize("command", ["inspect", "check", "place", "residency", "quality"])
-    @pytest.mark.parametrize("form", ["./{}", "{}/", "nowhere/{}"])
-    def test_a_path_is_no_name(self, command, form, tmp_path, monkeypatch):
-        """A folder that is not there is not the model of its name, which would be converted."""
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
-        said = refused(command, form.format("smollm2-135m-instruct"))
-        assert "smollm2-135m-instruct: no such package" in said or "no manifest.json" in said
-        assert not list(tmp_path.iterdir())
-
-    @pytest.mark.parametrize("command", ["run", "chat", "plan", "convert", "embed", "serve"])
-    def test_a_model_s_path_is_no_name(self, command, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        path = "./smollm2-135m-instruct"
-        words = {"run": [path, "Hi"], "embed": ["Hi", "--model", path]}.get(command, [path])
-        missing = f"{path}: there is no such file or folder; did you mean smollm2-135m-instruct"
-        assert missing in refused(command, *words)
-
-    def test_a_gguf_file(self, tmp_path):
-        path = tmp_path / "a m.gguf"
-        path.write_bytes(b"GGUF")
-        for command in (["inspect"], ["inspect", "--run"], ["diff"]):
-            message = refused(*command, path)
-            assert "a m.gguf: a .gguf file holds weights, not a program" in message
-            assert f"`ane-book plan '{path}'`" in message  # ready to paste, spaces and all
-
-    @pytest.mark.parametrize("command", ["inspect", "check", "diff", "place"])
-    def test_what_is_converted_first(self, command, tmp_path):
-        graph, weights = tmp_path / "model.onnx", tmp_path / "model.safetensors"
-        graph.touch()
-        assert f"an ONNX graph, not a package; `ane-book convert {graph}" in refused(command, graph)
-        weights.touch()
-        assert "a .safetensors file holds weights, not a program" in refused(command, weights)
-        assert "a folder of .safetensors files holds weights" in refused(command, tmp_path)
+@pytest.mark.parametrize(("words", "says"), NO_PACKAGE)
+def test_what_is_no_package_is_told_and_not_converted(words, says, tmp_path, monkeypatch):
+    """A folder that is not there is not the model of its name, either."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
+    for folder in ("empty", "mine.mlpackage", "weights"):
+        (tmp_path / folder).mkdir()
+    for file in ("m.onnx", "weights/model.safetensors"):
+        (tmp_path / file).touch()
+    (tmp_path / "a m.gguf").write_bytes(b"GGUF")
+    assert re.search(says.replace("NAME", NAME), refused(*shlex.split(words.replace("NAME", NAME))))
+    assert not (tmp_path / "cache").exists()
 
 
 class TestConvert:

@@ -33,12 +33,6 @@ def test_of_a_folder_the_package_is_named_that_is_damaged(bundle, beside, tmp_pa
         assert "head.mlpackage: the model file is damaged" in refused(command, folder)
 
 
-def test_calibrating_weights_is_told_to_be_of_weights(tmp_path):
-    (tmp_path / "model.safetensors").touch()
-    said = refused("check", tmp_path, "--calibrate", "golden")
-    assert "holds weights, not a program" in said
-
-
 def test_explain_is_the_same():
     assert "compiler-failed" in ane_book("explain", "ANECCompile() FAILED").stdout
 
