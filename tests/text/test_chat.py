@@ -91,7 +91,6 @@ class TestChat:
     @pytest.mark.parametrize(
         ("jinja", "message"),
         [
-            ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
             ("{{ messages[9].content }}", "refuses these messages"),
             ("{% for %}", "not valid Jinja"),
             ("{{ ''.__class__.__mro__ }}", "refuses these messages"),
