@@ -5,7 +5,7 @@ import json
 import logging
 import socket
 
-from _gates import chat
+from _gates import CHAT, ask, chat
 from _patience import HANGING
 from _serving import served, serving
 from ane_serve import server
@@ -13,8 +13,6 @@ from ane_serve.app import create_app
 from ane_serve.server import Connection, listener
 import httpx
 import pytest
-
-CHAT = "/v1/chat/completions"
 
 
 def got(url: str, how: str = "GET", content: str | None = None, **headers) -> httpx.Response:
@@ -63,9 +61,8 @@ def test_a_key_and_a_site_that_may_ask(models):
 def test_a_line_a_request(models, caplog, texts):
     logger = logging.getLogger("ane_serve.requests")
     with caplog.at_level(logging.INFO, logger.name), serving(*models, texts=texts) as address:
-        asked = chat("My secret", max_tokens=3)
-        answer = httpx.post(address + CHAT, json=asked, timeout=HANGING)
-        httpx.post(address + CHAT, json=asked | {"n": -1}, timeout=HANGING)
+        answer = ask(address, text="My secret", max_tokens=3)
+        ask(address, text="My secret", n=-1)
     lines = [record.msg for record in caplog.records if record.name == logger.name]
     assert [line["status"] for line in lines] == [200, 400]
     assert ["error" in line for line in lines] == [False, True]

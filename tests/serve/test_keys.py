@@ -3,7 +3,7 @@
 import json
 
 from _command import refused
-from _gates import Held, bare, chat
+from _gates import Held, ask, bare, chat
 from _patience import HANGING, until
 from _serving import serving
 from ane_book.errors import InvalidInput
@@ -22,7 +22,6 @@ running = 1
 key = "barley"
 minute = 2
 """
-CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture
@@ -30,12 +29,6 @@ def file(tmp_path):
     path = tmp_path / "keys.toml"
     path.write_text(FILE)
     return path
-
-
-def ask(address: str, shown: str, **asked) -> httpx.Response:
-    headers = {"authorization": f"Bearer {shown}"}
-    body = chat(**{"max_tokens": 1} | asked)
-    return httpx.post(address + CHAT, json=body, headers=headers, timeout=HANGING)
 
 
 def test_a_minute_has_so_many_requests(models, file, monkeypatch):
