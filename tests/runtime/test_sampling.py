@@ -1,7 +1,5 @@
 """Sampling: filters as in `transformers`, draws with the right shares, settings refused."""
 
-from itertools import product
-
 from ane_book.errors import AneBookError, InvalidInput
 from ane_book.runtime.sampling import Sampler, filter_logits
 import numpy as np
@@ -23,19 +21,20 @@ def warped(logits: np.ndarray, temperature, top_k, top_p) -> np.ndarray:
 
 
 class TestSampling:
+    @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+    @pytest.mark.parametrize("top_k", [None, 1, 7, 5000])
     @pytest.mark.parametrize("top_p", [None, 0.05, 0.5, 0.95, 1.0])
-    def test_filters_as_transformers(self, top_p):
+    def test_filters_as_transformers(self, temperature, top_k, top_p):
         random = np.random.default_rng(0)
-        for spread, temperature, top_k in product(
-            (0.1, 1.0, 5.0), (0.3, 1.0, 2.5), (None, 1, 7, 5000)
-        ):
+        for spread in (0.1, 1.0, 5.0):
             logits = (spread * random.standard_normal(1000)).astype(np.float32)
             if top_p in (None, 1.0):  # which of equal logits top-p keeps is torch.sort's whim
                 logits[random.integers(1000, size=300)] = logits[0]
             ours = filter_logits(logits, temperature, top_k, top_p)
             theirs = warped(logits, temperature, top_k, top_p)
             assert ours.dtype == np.float32
-            np.testing.assert_array_equal(ours, theirs, f"{spread} {temperature} {top_k}")
+            np.testing.assert_array_equal(np.isneginf(ours), np.isneginf(theirs))
+            np.testing.assert_array_equal(ours, theirs)
 
     def test_top_p_stops_where_it_is_reached(self):
         """Of four tokens alike, with exactly a quarter each, no more are left than reach p."""
