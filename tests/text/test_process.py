@@ -26,7 +26,7 @@ LOOP = "{% for a in range(99999) %}"
 
 @pytest.fixture
 def words(monkeypatch):
-    monkeypatch.setattr(process, "SECONDS", 0.5)
+    monkeypatch.setattr(process, "SECONDS", 1)
     monkeypatch.setattr(process, "MEMORY", 1 << 30)
     return TextProcess()
 
@@ -102,8 +102,8 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("template", "message"),
         [
-            (f"{LOOP}{LOOP}{{% endfor %}}{{% endfor %}}", "template took more than 0.5 s"),
-            ("{{ 9 ** (9 ** 9) }}", "template took more than 0.5 s"),
+            (f"{LOOP}{LOOP}{{% endfor %}}{{% endfor %}}", "template took more than 1 s"),
+            ("{{ 9 ** (9 ** 9) }}", "template took more than 1 s"),
             ("{{ 'a' * 10 ** 10 }}", "MemoryError"),
             ("{{ messages[0].content * 10 ** 7 }}", "template gives 90,000,000 characters"),
             ("{{ 'a\nb' | indent(10 ** 10) }}", "MemoryError"),
