@@ -267,6 +267,10 @@ class TestManners:
             assert f"\n  {command} " in done.stdout
             assert ane_book(command, "--help").returncode == 0
 
+    def test_models_are_listed(self):
+        done = ane_book("models")
+        assert done.returncode == 0 and done.stdout.startswith("zaya-small ")
+
     def test_doctor_gives_every_check_a_line(self):
         done = ane_book("doctor")
         checks = [check for check, _, _ in device.describe()] + ["compiled kernels"]

@@ -98,6 +98,7 @@ def test_a_name_leads_to_its_bundle_and_the_cache_says_how_it_was_made(tmp_path,
     assert facts("inspect", name)["bundle"] == facts("check", name)["checked"] != str(made)
     assert len(facts("cache")["bundles"]) == 2  # converted once more, as the name alone says
     assert facts("place", name)["package"].startswith(str(tmp_path))
+    assert "in 1 package" in ane_book("check", name, "--github").stdout
     assert facts("cache", "delete", made.name)["deleted"] == [entry]
 
 
