@@ -139,9 +139,10 @@ def used_files(folder: Path) -> list[str]:
     return [name for path in FIELDS if (name := value_at(fields, path))]
 
 
-@pytest.mark.parametrize(
-    ("path", "prefix"), zip(FIELDS, cycle(["../", "x/../../", "{outside}/"]), strict=False), ids=str
-)
+OUTSIDE = [*zip(FIELDS, cycle(["../", "x/../../", "{outside}/"]), strict=False)]
+
+
+@pytest.mark.parametrize(("path", "prefix"), OUTSIDE, ids=str)
 def test_no_field_leads_outside(tiny_bundle, tmp_path, path, prefix):
     """What it names is really there, outside, and its files are listed with their true sizes."""
     _, bundle = tiny_bundle("qwen3", SMALL)

@@ -175,6 +175,21 @@ class TestNotes:
             line = limit.note("head.mlpackage, a weight file of 2,457.6 MB")
             assert line in large.notes()
 
+    @pytest.mark.parametrize(
+        ("model", "options", "said"),
+        [
+            (QWEN, {}, "as the source, rounded to fp16"),
+            (QWEN, {"quant": "lut4"}, r"\+925 % perplexity on SmolLM2-135M; another model"),
+            (QWEN, {"quant": "auto:6"}, "not measured on .* and more of it to calibrate"),
+            (QWEN, {"functions": "one"}, "each package has one function, .* for caches among it"),
+            (QWEN, {"lora_slots": 16}, "for caches and .* MB for an adapter in either"),
+            ("privacy-filter", {"experts": "dispatch"}, r"as much as packed from \d+ tokens"),
+        ],
+    )
+    def test_facts_of_some_recipes_alone(self, model, options, said):
+        facts = ane_book.plan(model, **options).facts()
+        assert re.search(said, " ".join(text for _, text in facts))
+
     def test_the_warning_of_a_scheme(self):
         assert "lut4 broke SmolLM2-135M" in self.notes(QWEN, quant="lut4")
         assert "apple/coremltools#2510" in self.notes(QWEN, quant="int4", shard_limit="150MB")
