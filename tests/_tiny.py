@@ -188,14 +188,13 @@ TINY = {
 #: to all.
 REPRESENTATIVES = ("llama", "gemma3_text", "qwen3_5_text", "qwen3_moe")
 
-#: One layer, one KV head, heads of 96: as no model is; a head of its own.
+#: One layer, one KV head, heads of 96: as no model is.
 ODD = {
     "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
     "hidden_size": 192,
     "head_dim": 96,
-    "tie_word_embeddings": False,
 }
 
 #: Families of which `transformers` runs no model without a layer of attention.
