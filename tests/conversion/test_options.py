@@ -38,7 +38,7 @@ CASES = [
     ("llama", {"argmax_output": True}, ONE),
     ("llama", {"tiers": (8, 16)}, ONE),
     ("llama", {"quant": "int8"}, ONE),
-    ("llama", {"quant": "lut4"}, ONE),
+    ("llama", {"quant": "lut6"}, ONE),
     ("llama", {"shard_limit": 100_000}, ONE),
     ("llama", SELECT, ONE),
     ("llama", STATE, SELECT),
