@@ -8,7 +8,6 @@ public struct Manifest: Codable, Sendable {
     static let format = "ane-book bundle 6"
 
     public enum Task: String, Codable, Sendable {
-        case reranking
         case textGeneration = "text-generation"
         case embedding
         case tokenClassification = "token-classification"
