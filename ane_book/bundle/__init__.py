@@ -222,13 +222,14 @@ class Bundle:
                 write_evidence(self.path, evidence.model_copy(update={"levels": levels}))
         return level
 
-    def add_files(self, names: Iterable[str]) -> None:
-        """Put files that were written beside the others into manifest.json, under a new seal.
+    def add_files(self, names: Iterable[str], **changed: dict) -> None:
+        """Put files that were written beside the others into manifest.json, and what else changes
+        with them, under a new seal.
 
         The evidence is of the same packages, and stays. Raises InvalidBundle.
         """
         evidence, path = self.evidence, self.path / "manifest.json"
-        fields, sizes = json.loads(path.read_bytes()), regular_files(self.path)
+        fields, sizes = json.loads(path.read_bytes()) | changed, regular_files(self.path)
         for name in names:
             fields["files"][name] = sizes[name]
             fields["sha256"][name] = sha256(self.path / name)

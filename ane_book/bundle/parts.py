@@ -171,7 +171,7 @@ class Tokenizer(Record):
     eos_token: str | None = None
     packed: FileName | None = Field(
         None,
-        description="The same tokenizer in the form that `ane_book.text.packed` describes, for "
+        description="The same tokenizer in the form that `swift_tables.packed` describes, for "
         "hosts without the `tokenizers` library; null: it has none",
     )
     segments: ChatSegments | None = Field(
