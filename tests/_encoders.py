@@ -62,20 +62,6 @@ FAMILIES = {
         "type_vocab_size": 1, "pad_token_id": 1, "initializer_range": 0.1,
     }, "cls_token"),
 }  # fmt: skip
-#: Cross-encoders: their configuration, and what a tokenizer puts around a pair of texts.
-RERANKERS = {
-    "bert": ({
-        "model_type": "bert", "hidden_size": 48, "intermediate_size": 100,
-        "num_hidden_layers": 3, "num_attention_heads": 3, "max_position_embeddings": 60,
-        "initializer_range": 0.05,
-    }, "[CLS] $A [SEP] $B:1 [SEP]:1"),
-    "xlm-roberta": (  # the tokenizer's padding is 0, and [CLS] has no position where it is 1
-        FAMILIES["xlm-roberta"][1] | {"pad_token_id": 0}, "[CLS] $A [SEP] [SEP] $B [SEP]"
-    ),
-    "modernbert": (
-        FAMILIES["modernbert"][1] | {"classifier_pooling": "mean"}, "[CLS] $A [SEP] $B [SEP]"
-    ),
-}  # fmt: skip
 #: Dense steps that follow the pooling.
 DENSE = {"gemma3_text": (72, 150, 40)}
 
@@ -83,12 +69,6 @@ DENSE = {"gemma3_text": (72, 150, 40)}
 def tiny_encoder(family: str):
     """A random `transformers` model of one of `FAMILIES`, as `tiny_bert` makes one."""
     return _tiny(*FAMILIES[family][:2])
-
-
-def tiny_reranker(family: str):
-    """A random sequence classifier with one label."""
-    fields, _ = RERANKERS[family]
-    return _tiny("AutoModelForSequenceClassification", fields | {"num_labels": 1})
 
 
 def _tiny(kind: str, fields: dict):
@@ -121,15 +101,16 @@ def with_halves(model):
     return model
 
 
-def write_tokenizer(folder: Path, pair: str | None = None) -> None:
-    """Write a tokenizer with a token a character, and what it puts around a text or a pair."""
+def write_tokenizer(folder: Path) -> None:
+    """Write a tokenizer with a token a character, and what it puts around a text."""
     names = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *map(chr, range(33, 127))]
     words = models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]")
     tokenizer = Tokenizer(words)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     special = [("[CLS]", CLS), ("[SEP]", SEP)]
-    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", pair, special)
+    around = "[CLS] $A [SEP]"
+    tokenizer.post_processor = processors.TemplateProcessing(around, None, special)
     tokenizer.enable_truncation(7)  # settings of whoever saved it last
     tokenizer.enable_padding(length=11)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -163,27 +144,6 @@ def write_encoder(
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{pooling}": True}))
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
     return folder
-
-
-def write_reranker(model, folder: Path, family: str, **changes) -> Path:
-    """Save a cross-encoder with its tokenizer. changes: fields of its config.json."""
-    model.save_pretrained(folder)
-    write_tokenizer(folder, RERANKERS[family][1])
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-    return folder
-
-
-def expected_logits(model, pairs: list[tuple[list[int], list[int]]]) -> torch.Tensor:
-    """Logits (n,) of encoded pairs in one padded batch."""
-    longest, pad = max(len(ids) for ids, _ in pairs), model.config.pad_token_id
-    given = {
-        "input_ids": [ids + [pad] * (longest - len(ids)) for ids, _ in pairs],
-        "attention_mask": [[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in pairs],
-    }
-    if getattr(model.config, "type_vocab_size", 1) > 1:
-        given["token_type_ids"] = [types + [0] * (longest - len(types)) for _, types in pairs]
-    return model(**{name: torch.tensor(rows) for name, rows in given.items()}).logits[:, 0]
 
 
 def write_dense(folder: Path, layer: torch.nn.Linear) -> None:

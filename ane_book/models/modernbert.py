@@ -1,9 +1,8 @@
 """ModernBERT: an encoder whose layers see their neighbours alone, but for every third.
 
 Positions are rotated into queries and keys, by another base in layers that see all of a text; norms
-stand before attention and feed-forward, which is a gated GELU; nothing but a score's row has a
-bias. The embedding is normed, so the first layer's attention has no norm of its own, and one
-follows the last layer. A classifier pools the first token or the mean of all.
+stand before attention and feed-forward, which is a gated GELU; nothing has a bias. The embedding is
+normed, so the first layer's attention has no norm of its own, and one follows the last layer.
 
 Letters: see `ane_book.models.base`.
 
@@ -12,23 +11,19 @@ References: Warner et al. 2024 (arXiv 2412.13663); `transformers`, modeling_mode
 
 from typing import TYPE_CHECKING, ClassVar
 
-from ane_book.errors import UnsupportedModel
 from ane_book.models.base.alternating import TYPES, Local, LocalConfig, read_kinds
 from ane_book.models.base.architecture import FULL, Parameters, Task, TensorSpec
-from ane_book.models.base.sentence import Reranking, SentenceConfig, TextEncoder, read_sentences
+from ane_book.models.base.sentence import SentenceConfig, TextEncoder, read_sentences
 
 if TYPE_CHECKING:
     from torch import nn
 
 
 FIRST = "first "  # before the kind of layer 0, which has no norm before attention
-POOLINGS = ("cls", "mean")
 
 
 class ModernBertConfig(SentenceConfig, LocalConfig):
     """ModernBERT's hyperparameters. `sliding_window`: the tokens that are seen on each side."""
-
-    head_activation: str = "gelu"  # of a reranker
 
 
 class ModernBert(TextEncoder, Local[ModernBertConfig]):
@@ -61,12 +56,7 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
             "layer_types": read_kinds(fields, lambda i: TYPES[bool(i % every)]),
             "tied_embeddings": True,
             **read_sentences(fields, fields["max_position_embeddings"]),
-            **self.score_settings(fields),
         }
-
-    def score_settings(self, fields: dict) -> dict:
-        """What a reranker's head says; {} for vectors."""
-        return {}
 
     def kinds(self, config: ModernBertConfig) -> list[str]:
         first, *rest = config.layer_types
@@ -122,32 +112,3 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
 
     def repeats(self, config: ModernBertConfig) -> frozenset[str]:
         return frozenset()
-
-
-class ModernBertReranker(Reranking, ModernBert):
-    """The same with one label: GTE's reranker."""
-
-    left_out = ()
-    head: ClassVar = {"dense": "head.dense", "norm": "head.norm", "score": "classifier"}
-    head_bias = False
-
-    def score_settings(self, fields: dict) -> dict:
-        from ane_book.models.bert import ACTIVATIONS
-
-        pooling = fields.get("classifier_pooling", "cls")
-        activation = fields.get("classifier_activation", "gelu")
-        for name, value, known in (
-            ("classifier_pooling", pooling, POOLINGS),
-            ("classifier_activation", activation, ACTIVATIONS),
-            ("classifier_bias", fields.get("classifier_bias", False), (False,)),
-        ):
-            if value not in known:
-                raise UnsupportedModel(
-                    f"config.json: {name} = {value!r} is not supported for modernbert models; "
-                    f"supported: {', '.join(map(str, known))}"
-                )
-        own = {"pooling": pooling, "head_activation": activation}
-        return super().score_settings(fields) | own
-
-    def head_activation(self, config: ModernBertConfig) -> str:
-        return config.head_activation

@@ -88,6 +88,10 @@ class TestRun:
         for model in (bundle, tmp_path):  # also before a conversion, which takes long
             assert device.CAN_PREDICT_REASON in refused("run", model, "Hi", "--backend", "coreml")
 
+    @pytest.mark.parametrize("command", ["choose", "rerank"])
+    def test_a_command_that_went_says_what_does_it(self, command):
+        assert f"{command}: a model that generates text does it by" in refused(command, "Hi")
+
     def test_the_list_of_commands_is_whole_in_80_columns(self, monkeypatch):
         monkeypatch.setenv("COLUMNS", "80")
         done = ane_book("--help")

@@ -25,11 +25,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OTHERS = [
     tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]
-    for name in ("mlprogram", "ane_serve")
+    for name in ("mlprogram", "ane_serve", "swift/tables")
 ]
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 SERVER = ROOT / "ane_serve" / "README.md"
-FOLDERS = ("ane_book", "mlprogram", "benchmarks", "book/_ext", "research/measurements")
+FOLDERS = (
+    "ane_book", "mlprogram", "benchmarks", "book/_ext", "research/measurements", "swift/tables"
+)  # fmt: skip
 SOURCES = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))
 MAX_FILE, MAX_FUNCTION = 400, 60  # lines; most are far shorter, and what nears them is looked at
 
@@ -43,6 +45,7 @@ LIBRARIES = {
     "mlprogram": ROOT / "mlprogram" / "src" / "mlprogram",
     "ane_book": ROOT / "ane_book",
     "ane_serve": ROOT / "ane_serve" / "src" / "ane_serve",
+    "swift_tables": ROOT / "swift" / "tables" / "src" / "swift_tables",
 }
 FLOORS = {
     "mlprogram": [
@@ -84,6 +87,7 @@ FLOORS = {
         "server",
         "cli",
     ],
+    "swift_tables": ["segments shapes", "characters", "packed", "__main__"],
 }
 
 PROGRAMS = {"ane-book": ane_book, "mlprogram": mlprogram}

@@ -250,7 +250,6 @@ class TestRefused:
             ({"vectors.positions.shape": [39, 64]}, r"with positions of \(40, 64\)"),
             ({"vectors.pooling": "max"}, "vectors.pooling: .* 'mean', 'cls' or 'last'"),
             ({"host.masks": {"local": 3}}, "'encode_32': inputs .* do not fit"),
-            ({"vectors.score": "sigmoid"}, r"the task embedding has no head that gives \[\]"),
             ({"vectors.dimensions": 65}, "vectors of 64 numbers, cut to 65"),
             ({"vectors.default_prompt": "query"}, "default_prompt 'query' is none of the prompts"),
             ({"packages.0.functions.encode_32.tokens": 33}, "'encode_32': inputs .* do not fit"),

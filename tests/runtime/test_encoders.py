@@ -134,6 +134,8 @@ def test_a_model_is_for_vectors_where_its_folder_says_so(made):
     assert read_config(fields).architecture == "qwen3"
     with pytest.raises(UnsupportedModel, match="embedding is not supported for llama .*: bert,"):
         read_config(fields | {"model_type": "llama", "sentence_transformers": {"pooling": "mean"}})
+    with pytest.raises(UnsupportedModel, match="BertForSequenceClassification .* session.logits:"):
+        read_config({"model_type": "bert", "architectures": ["BertForSequenceClassification"]})
 
 
 @pytest.mark.parametrize("family", long_but(FAMILIES, "gemma3_text"))

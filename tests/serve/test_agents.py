@@ -152,10 +152,8 @@ class TestResponses:
         assert isinstance(found.output_parsed, Person)
 
 
-def test_shares_of_a_choice_are_those_of_the_logits(address):
-    body = {"prompt": "Hi", "options": ["a", "b", "ab"]}
-    found = httpx.post(f"{address}/v1/choose", json=body, timeout=HANGING).json()
-    assert [c["text"] for c in found["choices"]] == body["options"]
-    assert sum(c["share"] for c in found["choices"]) == pytest.approx(1)
-    by_text = {c["text"]: c for c in found["choices"]}
-    assert by_text["ab"]["logprob"] < by_text["a"]["logprob"] and by_text["ab"]["tokens"] == 2
+@pytest.mark.parametrize("path", ["choose", "rerank"])
+def test_what_is_no_longer_served_says_what_does_it(address, path):
+    found = httpx.post(f"{address}/v1/{path}", json={"prompt": "Hi"}, timeout=HANGING)
+    assert found.status_code == 410
+    assert "session.logits: book/api.md" in found.json()["error"]["message"]

@@ -26,6 +26,7 @@ from ane_book.runtime.backends import MILBackend
 from ane_book.runtime.recording import RecordingBackend
 import numpy as np
 import pytest
+from swift_tables import add_tables
 
 EXECUTOR = f"{sys.executable} -m mlprogram.pipe"
 PROMPTS = ["Hello", "A B C A B C A B", "näïve 日本", "", "x" * 11]
@@ -34,6 +35,7 @@ PROMPTS = ["Hello", "A B C A B C A B", "näïve 日本", "", "x" * 11]
 @contextmanager
 def swift(anebook: list[str], bundle: Bundle, *options: str) -> Iterator[Any]:
     """`ask(**request)` -> the Swift command's answer about a bundle, in one process."""
+    add_tables(bundle)
     command = [*anebook, "answers", str(bundle.path), *(options or ("--executor", EXECUTOR))]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
         assert process.stdin and process.stdout

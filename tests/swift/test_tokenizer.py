@@ -11,8 +11,8 @@ from _families import MAKERS, family, texts
 from _long import long_but
 from ane_book.errors import UnsupportedModel
 from ane_book.runtime.streaming import TextStream
-from ane_book.text.packed import packed_tokenizer
 import pytest
+from swift_tables.packed import packed_tokenizer
 from tokenizers import Tokenizer
 
 FEW = 300

@@ -104,14 +104,13 @@ def write_pooled(
     """Write the package of what is of texts' pooled columns; weights: of `Architecture.pooled`."""
     architecture, package = find(config.architecture), PackageWriter(path)
     stored = package.write_weights(weights)
-    name = "score" if architecture.task == "reranking" else "vector"
     for called, T in functions.items():
         function, shape = package.function(called), (1, config.hidden_size, 1, T)
         hidden = {"hidden": function.input("hidden", "fp16", shape)}
         module = architecture.pooled(config)
         assert module is not None, "what a plan has such a program for"
-        piece = lower(module, {"hidden": torch.zeros(shape)}, [name], config.norm_epsilon)
-        function.finish(function.stamp(piece, "pooled", hidden, stored, {name: name}))
+        piece = lower(module, {"hidden": torch.zeros(shape)}, ["vector"], config.norm_epsilon)
+        function.finish(function.stamp(piece, "pooled", hidden, stored, {"vector": "vector"}))
     package.finish(next(iter(functions)), "Of pooled columns, made by ane-book")
 
 

@@ -7,12 +7,13 @@ import sys
 
 from _templates import EXPRESSED, FOLDER, TEMPLATES, template
 from ane_book.errors import InvalidInput, UnsupportedModel
-from ane_book.text import process, segments
+from ane_book.text import process
 from ane_book.text.layout import ChatSegments
 from ane_book.text.process import TextProcess
-from ane_book.text.segments import find_segments, join_segments, random_conversations
 from ane_book.text.template import render
 import pytest
+from swift_tables import segments
+from swift_tables.segments import find_segments, join_segments, random_conversations
 
 BOS, EOS = "<s>", "</s>"
 WITHOUT_SYSTEM = ("gemma-2", "mistral-v0.1", "orion", "phi-3-medium")  # half of all have one
