@@ -35,6 +35,7 @@ from ane_book.conversion.write.experts import Parted, expert_weights, write_expe
 from ane_book.conversion.write.head import write_head
 from ane_book.conversion.write.trunk import write_trunk
 from ane_book.errors import OutOfSpace
+from ane_book.layout import CallShape
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
 from ane_book.models.base.architecture import TensorSpec
@@ -96,14 +97,19 @@ class BundleBuilder:
         return Embedding(file=PER_LAYER, shape=(V, columns))
 
     @property
+    def calls(self) -> dict[str, CallShape]:
+        """The functions of packages that have layers, and the shape of a call of each."""
+        return self.recipe.calls
+
+    @property
     def functions(self) -> dict[str, int]:
-        """The functions of a package: name -> T, the tokens that a call takes."""
+        """The functions of a package without a cache: name -> T, the tokens that a call takes."""
         return self.recipe.widths
 
     def called(self, program: Program) -> dict[str, tuple[int, int | None]]:
         """The functions of a program: name -> (T, S); S is None where it attends to no cache."""
         if program.has_cache:
-            return {name: (T, tier.context) for name, (T, tier) in self.recipe.tiered.items()}
+            return {name: (call.tokens, call.slots or None) for name, call in self.calls.items()}
         return {name: (T, None) for name, T in self.functions.items()}
 
     @cached_property
@@ -145,7 +151,7 @@ class BundleBuilder:
         if packed is not None:
             self._whole(FILE, lambda path: path.write_bytes(packed))
         self._whole("embedding.npy", self.write_embedding)
-        if find(self.config.architecture).per_layer(self.config):
+        if self._per_layer is not None:
             self._whole(PER_LAYER, self.write_per_layer)
         self._advance("embedding")
         self._prepare()
@@ -253,7 +259,7 @@ class BundleBuilder:
                 self._write_pieces(layers, programs, pieces)
 
     def lower(self) -> dict:
-        return lower_blocks(self.config, self.recipe)
+        return lower_blocks(self.config, self.recipe, self.calls)
 
     def _has(self, program: Program) -> bool:
         return (self.partial / program.package).exists()
@@ -277,8 +283,15 @@ class BundleBuilder:
 
     def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
         """Write the package of some layers; `weights` yields the state dict of each."""
-        first = {} if layers.start else decoder.end_weights(self.config, "first", self.read)
-        write_shard(path, self.config, self.recipe, pieces, layers, weights, first)
+        ends = self._ends(layers.start, layers.stop)
+        write_shard(path, self.config, self.recipe, pieces, layers, weights, ends)
+
+    def _ends(self, first: int, last: int) -> dict[str, dict[str, torch.Tensor]]:
+        """State dicts of the modules before the first layer and after the last, where [first, last)
+        reaches that end of the model."""
+        has = {"first": first == 0, "last": last == self.config.num_layers}
+        names = [end for end, here in has.items() if here]
+        return {end: decoder.end_weights(self.config, end, self.read) for end in names}
 
     def _write_pieces(self, layers: range, programs: list[Program], pieces: dict) -> None:
         """Write one layer that is cut at its experts: a package for its trunk and each expert."""
@@ -294,9 +307,9 @@ class BundleBuilder:
 
     def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, torch.Tensor]) -> None:
         """Write the trunk before a layer's experts; `state` is the state dict of that layer."""
-        first = {} if layer else decoder.end_weights(self.config, "first", self.read)
-        behind = self.behind(layer - 1, pieces) if layer else {}
-        write_trunk(path, self.config, self.recipe, pieces, layer, first, (behind, state))
+        states = self.behind(layer - 1, pieces) if layer else {}, state
+        ends = self._ends(layer, layer)
+        write_trunk(path, self.config, self.recipe, pieces, layer, states, ends)
 
     def behind(self, layer: int, pieces: dict) -> dict[str, torch.Tensor]:
         """The part of a layer's state dict that is used after its experts."""

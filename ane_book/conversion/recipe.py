@@ -3,6 +3,7 @@
 from ane_book.bundle import Bundle
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
+from ane_book.layout import Tail
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.lora import targets
 from ane_book.options import Recipe, checked
@@ -59,8 +60,8 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
 
 def _check_tails(config: DecoderConfig, recipe: Recipe) -> None:
     """Raise InvalidInput where a tail is as wide as a cache, from which only its width tells it."""
-    for name, (_, W) in find(config.architecture).tails(config).items():
-        if W in recipe.caches:
+    for name, kind in find(config.architecture).signatures(config).kept.items():
+        if isinstance(kind, Tail) and (W := kind.width) in recipe.caches:
             raise InvalidInput(
                 f"form apple: a cache of {W} slots is as wide as the model's tail {name!r}; take "
                 "another context, or other tiers"
@@ -96,10 +97,10 @@ def _check_blocks(recipe: Recipe) -> None:
 def _check_chain(config: DecoderConfig, recipe: Recipe) -> None:
     """Raise InvalidInput where a budget for bits cannot be allotted: gradients of a layer's
     projections go from layer to layer by the hidden state alone."""
-    architecture, what = find(config.architecture), ""
-    if architecture.layout(config):
+    signatures, what = find(config.architecture).signatures(config), ""
+    if signatures.mixture:
         what = "experts"
-    elif architecture.carried(config) or architecture.per_layer(config):
+    elif signatures.carried or any(own.own for own in signatures):
         what = "layers that share keys and values, or have inputs of their own"
     if what:
         raise InvalidInput(

@@ -22,6 +22,7 @@ from ane_book.models.base.sentence import (
     TextEncoder,
     read_sentences,
 )
+from ane_book.models.base.signature import BlockSignature, MaskInput
 from pydantic import Field, model_validator
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ class Bert(TextEncoder):
     def kinds(self, config: BertConfig) -> list[str]:
         return [FULL] * config.num_layers
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        return ("mask",)
+    def signature(self, config: BertConfig, kind: str) -> BlockSignature:
+        return BlockSignature({"mask": MaskInput()})
 
     def block(self, config: BertConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base.encoder import EncoderBlock

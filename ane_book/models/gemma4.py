@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.models.base.alternating import SLIDING, TYPES, Local, LocalConfig, read_kinds
-from ane_book.models.base.architecture import CACHE, FULL, SHARED, Parameters, TensorSpec
+from ane_book.models.base.architecture import FULL, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Width
 from ane_book.models.base.dense import head_norms
+from ane_book.models.base.signature import BlockSignature, attention
 from ane_book.rope import Factor, Rotary
 import numpy as np
 from pydantic import Field, model_validator
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 #: Kinds of block: what stands behind FULL or SLIDING, where another layer has its keys and values.
 LENDING, BORROWING = "_lending", "_borrowing"
-LOCAL = ("keys_local", "values_local")  # the cache of sliding layers
 
 #: The `rope_parameters` that `transformers` assumes if config.json has none.
 ROPE = {
@@ -169,35 +169,13 @@ class Gemma4(Local[Gemma4Config]):
         own = [kind + LENDING if i in lending else kind for i, kind in enumerate(before)]
         return own + [kind + BORROWING for kind in behind]
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        return super().host_inputs(kind.partition("_")[0])
-
-    def group(self, config: Gemma4Config, mask: str) -> int:
-        return config.of(SLIDING if mask == "mask_local" else FULL).group
-
-    def per_layer(self, config: Gemma4Config) -> int:
-        return config.per_layer_size
-
-    def caches(self, config: Gemma4Config) -> dict[str, tuple[int, int]]:
-        full = dict.fromkeys(CACHE, (config.full_kv_heads, config.full_head_dim))
-        return full | dict.fromkeys(LOCAL, (config.num_kv_heads, config.head_dim))
-
-    def kept(self, config: Gemma4Config, kind: str) -> tuple[str, ...]:
-        return () if kind.endswith(BORROWING) else _cache(kind)
-
-    def borrowed(self, config: Gemma4Config, kind: str) -> tuple[str, ...]:
-        return _cache(kind) if kind.endswith(BORROWING) else ()
-
-    def carried(self, config: Gemma4Config) -> dict[str, int]:
-        names = {n for kind in self.kinds(config) for n in self.gives(config, kind)}
-        sizes = {SHARED + name: K * D for name, (K, D) in self.caches(config).items()}
-        return {name: size for name, size in sizes.items() if name in names}
-
-    def takes(self, config: Gemma4Config, kind: str) -> tuple[str, ...]:
-        return tuple(SHARED + name for name in self.borrowed(config, kind))
-
-    def gives(self, config: Gemma4Config, kind: str) -> tuple[str, ...]:
-        return tuple(SHARED + name for name in _cache(kind) if kind.endswith(LENDING))
+    def signature(self, config: Gemma4Config, kind: str) -> BlockSignature:
+        base = kind.partition("_")[0]
+        table, mask = self.inputs[base]
+        ending = "_local" if base == SLIDING else ""  # of the cache's names: heads differ in size
+        found = attention(config.of(kind), table, mask, ending)
+        found = replace(found, own=config.per_layer_size, lends=kind.endswith(LENDING))
+        return replace(found, keeps={}, reads=found.caches) if kind.endswith(BORROWING) else found
 
     def rotary(self, config: Gemma4Config) -> Rotary:
         D = config.full_head_dim
@@ -311,8 +289,3 @@ class Gemma4WithVision(Gemma4):
 
 def _norm(name: str, size: int) -> TensorSpec:
     return TensorSpec(f"{name}.weight", (size,))
-
-
-def _cache(kind: str) -> tuple[str, ...]:
-    """The names of the cache that layers of a kind attend to."""
-    return LOCAL if kind.startswith(SLIDING) else CACHE

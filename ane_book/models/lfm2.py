@@ -18,9 +18,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from ane_book.models.base.architecture import CACHE, FULL, GGUF, Parameters, TensorSpec
+from ane_book.layout import Tail
+from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import Dense, head_norms, layer_types, plain_rope
+from ane_book.models.base.signature import BlockSignature
 from pydantic import Field
 
 if TYPE_CHECKING:
@@ -103,15 +105,10 @@ class Lfm2(Dense[Lfm2Config]):
     def kinds(self, config: Lfm2Config) -> list[str]:
         return list(config.layer_types)
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        return () if kind == CONVOLVED else super().host_inputs(kind)
-
-    def tails(self, config: Lfm2Config) -> dict[str, tuple[int, int]]:
-        """What the convolutions take."""
-        return {"gated": (config.hidden_size, config.taps - 1)}
-
-    def kept(self, config: Lfm2Config, kind: str) -> tuple[str, ...]:
-        return ("gated",) if kind == CONVOLVED else CACHE
+    def signature(self, config: Lfm2Config, kind: str) -> BlockSignature:
+        if kind != CONVOLVED:
+            return super().signature(config, kind)
+        return BlockSignature({}, keeps={"gated": Tail(config.hidden_size, config.taps - 1)})
 
     def block(self, config: Lfm2Config, kind: str = FULL) -> "nn.Module":
         if kind != CONVOLVED:

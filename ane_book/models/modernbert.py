@@ -10,12 +10,14 @@ Letters: see `ane_book.models.base`.
 References: Warner et al. 2024 (arXiv 2412.13663); `transformers`, modeling_modernbert.py.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.models.base.alternating import TYPES, Local, LocalConfig, read_kinds
 from ane_book.models.base.architecture import FULL, Parameters, Task, TensorSpec
 from ane_book.models.base.sentence import Reranking, SentenceConfig, TextEncoder, read_sentences
+from ane_book.models.base.signature import BlockSignature
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,8 +74,8 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
         first, *rest = config.layer_types
         return [f"{FIRST}{first}", *rest]
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        return super().host_inputs(kind.removeprefix(FIRST))
+    def signature(self, config: ModernBertConfig, kind: str) -> BlockSignature:
+        return replace(super().signature(config, kind.removeprefix(FIRST)), keeps={})
 
     def block(self, config: ModernBertConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base import layers

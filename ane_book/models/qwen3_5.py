@@ -13,9 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from ane_book.models.base.architecture import CACHE, FULL, GGUF, MEMORY, Parameters, TensorSpec
+from ane_book.layout import MEMORY, Kept, Recurrent, Tail
+from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Width
 from ane_book.models.base.dense import OUTER, Dense, head_norms, layer_types, plain_rope
+from ane_book.models.base.signature import BlockSignature, Columns
 from ane_book.models.qwen3 import NORMED
 import numpy as np
 from pydantic import Field, model_validator
@@ -100,20 +102,17 @@ class Qwen3_5(Dense[Qwen3_5Config]):
     def kinds(self, config: Qwen3_5Config) -> list[str]:
         return list(config.layer_types)
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        return ("real",) if kind == DELTA else super().host_inputs(kind)
-
-    def tails(self, config: Qwen3_5Config) -> dict[str, tuple[int, int]]:
-        """Queries, keys and values of the DeltaNets before their convolution."""
-        keys, values = config.delta_widths
-        return {"projected": (2 * keys + values, config.taps - 1)}
-
-    def memory(self, config: Qwen3_5Config) -> tuple[int, int, int]:
-        Dk, Dv = config.delta_sizes
-        return config.delta_heads, Dv, Dk
-
-    def kept(self, config: Qwen3_5Config, kind: str) -> tuple[str, ...]:
-        return ("projected", MEMORY) if kind == DELTA else CACHE
+    def signature(self, config: Qwen3_5Config, kind: str) -> BlockSignature:
+        """A DeltaNet keeps queries, keys and values before their convolution, and a memory, which
+        only columns of real tokens change."""
+        if kind != DELTA:
+            return super().signature(config, kind)
+        (keys, values), (Dk, Dv) = config.delta_widths, config.delta_sizes
+        keeps: dict[str, Kept] = {
+            "projected": Tail(2 * keys + values, config.taps - 1),
+            MEMORY: Recurrent(config.delta_heads, Dv, Dk),
+        }
+        return BlockSignature({"real": Columns(1)}, keeps=keeps)
 
     def block(self, config: Qwen3_5Config, kind: str = FULL) -> "DecoderBlock":
         from ane_book.models.base import delta, layers

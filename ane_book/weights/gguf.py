@@ -86,7 +86,7 @@ class GGUFSource(WeightSource):
         self._fields = self._read_config()
         self._config = read_config(self._fields, str(path))
         architecture = find(self._config.architecture)
-        if self._get("expert_count", 0) and architecture.layout(self._config) is None:
+        if self._get("expert_count", 0) and architecture.signatures(self._config).mixture is None:
             raise UnsupportedModel(f"{path}: {self._gguf.architecture} with a mixture of experts")
         self._shapes = architecture.tensors(self._config)
         self._in_pieces = architecture.pieces(self._config)

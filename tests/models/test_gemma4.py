@@ -274,4 +274,5 @@ def test_every_kind_of_layer_has_its_sizes():
     rows = [architecture.parameters(config, kind) for kind in ("sliding", "full_borrowing")]
     assert [own["feed_forward.down.weight"][0].shape for own in rows] == [(64, 96), (64, 192)]
     assert len(rows[1]["attention.qkv.weight"]) == len(rows[1]["attention.prepare.weight"]) == 1
-    assert architecture.group(config, "mask") == 4 and architecture.group(config, "mask_local") == 2
+    masks = architecture.signatures(config).host()
+    assert masks["mask"].group == 4 and masks["mask_local"].group == 2

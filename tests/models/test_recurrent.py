@@ -7,6 +7,7 @@ import ane_book
 from ane_book.conversion.plan import plan
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.evidence.parity import check_parity
+from ane_book.layout import Recurrent
 from ane_book.models import find, read_config
 from ane_book.models.base import delta
 from ane_book.models.base.convolved import CausalConvolution, GatedConvolution
@@ -343,7 +344,7 @@ def test_a_memory_counts_whatever_the_context(made):
     (part,) = bundle.manifest.shards
     states = part.functions["decode"].states
     assert states.keys() == {"cache", "memory"}  # more than two are reported to fail
-    assert planned.recurrent_bytes == 2 * np.prod(states["memory"].shape)
+    assert planned.kept_bytes(Recurrent) == 2 * np.prod(states["memory"].shape)
     assert planned.cache_bytes == 2 * np.prod(states["cache"].shape)
     assert "whatever the context" in dict(planned.facts())["memory"]
 

@@ -12,6 +12,7 @@ from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.evidence.cost import work_of
 from ane_book.evidence.parity import check_parity
 from ane_book.host import causal_mask
+from ane_book.layout import Tail
 from ane_book.models import find, read_config
 from ane_book.models.base.compressed import CarriedRouter, CompressedAttention
 from ane_book.models.base.decoder import Decoder
@@ -34,7 +35,8 @@ def logits(decoder: Decoder, model, ids: list[int], chunks: list[int]) -> torch.
     """Logits (n, V) of `ids`, run in calls of the given lengths over one cache and one tail."""
     config, S, at, found = decoder.config, CONTEXT, 0, []
     host = find(config.architecture).host(config)
-    ((channels, W),) = decoder.tails.values()
+    tail = decoder.signatures.kept["projected"]
+    channels, W = tail.channels, tail.width
     cache = torch.zeros(2, config.num_layers, config.num_kv_heads, S, config.head_dim)
     tail = torch.zeros(config.num_layers, channels, 1, W + S)
     for T in chunks:
@@ -283,9 +285,9 @@ def test_the_plan_counts_the_tails(bundled, size):
     decode = [part.functions["decode"] for part in bundle.manifest.shards]
     taken = [kept_shapes(function)["projected"] for function in decode]
     kept = [held_shapes(bundle.manifest, function)["projected"] for function in decode]
-    assert planned.tail_bytes() == 2 * sum(map(prod, taken)) > 0
-    assert planned.tail_bytes(bundle.recipe.context) == 2 * sum(map(prod, kept))
-    assert work_of(planned).cache_bytes == planned.cache_bytes + planned.tail_bytes()
+    assert planned.kept_bytes(Tail) == 2 * sum(map(prod, taken)) > 0
+    assert planned.kept_bytes(Tail, bundle.recipe.context) == 2 * sum(map(prod, kept))
+    assert work_of(planned).cache_bytes == planned.cache_bytes + planned.kept_bytes(Tail)
     assert "tails" in dict(planned.facts())
 
 

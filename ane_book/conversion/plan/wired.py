@@ -10,6 +10,7 @@ Taught in the chapters "From a layer to packages" and "Shipping".
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from ane_book.layout import Recurrent, Tail
 from ane_book.models import find
 
 if TYPE_CHECKING:
@@ -52,10 +53,8 @@ class WiredBytes:
 def wired_bytes(plan: "Plan") -> WiredBytes:
     """Count them. Experts that are programs of their own are all counted as loaded."""
     counts = [(_functions(plan, program), program.bytes) for program in plan.programs]
-    caches = 0
-    if plan.head:
-        kept = plan.tail_bytes(plan.recipe.context) + plan.recurrent_bytes
-        caches = plan.cache_bytes + kept
+    tails = plan.kept_bytes(Tail, plan.recipe.context)
+    caches = plan.cache_bytes + tails + plan.kept_bytes(Recurrent)
     return WiredBytes(
         functions=sum(count for count, _ in counts),
         shared=plan.weight_bytes,
@@ -69,7 +68,7 @@ def _functions(plan: "Plan", program: "Program") -> int:
     """The number of functions that a program's package has."""
     if find(plan.config.architecture).task != "text-generation":
         return len(encode_functions(plan.recipe.context))
-    return len(plan.recipe.tiered if program.has_cache else plan.recipe.widths)
+    return len(plan.recipe.calls if program.has_cache else plan.recipe.widths)
 
 
 def encode_functions(context: int) -> dict[str, int]:

@@ -1,7 +1,9 @@
-"""The head of a decoder as packages: the final norm, and logits or the winning token."""
+"""The head as packages: of a decoder the final norm, and logits or the winning token; of an encoder
+what is of pooled columns."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ane_book.conversion.quantize import Encoded, Scheme, find_scheme
 from ane_book.conversion.write.lowering import lower
@@ -42,6 +44,23 @@ def write_head(
         function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
     what = "Final norm and vocabulary projection, made by ane-book"
     package.finish(recipe.default_function, what)
+
+
+def write_pooled(
+    path: Path, config: Any, functions: dict[str, int], weights: dict[str, Tensor]
+) -> None:
+    """Write the package of what is of texts' pooled columns; weights: of `Architecture.pooled`."""
+    architecture, package = find(config.architecture), PackageWriter(path)
+    stored = package.write_weights(weights)
+    name = "score" if architecture.task == "reranking" else "vector"
+    for called, T in functions.items():
+        function, shape = package.function(called), (1, config.hidden_size, 1, T)
+        hidden = {"hidden": function.input("hidden", "fp16", shape)}
+        module = architecture.pooled(config)
+        assert module is not None, "what a plan has such a program for"
+        piece = lower(module, {"hidden": torch.zeros(shape)}, [name], config.norm_epsilon)
+        function.finish(function.stamp(piece, "pooled", hidden, stored, {name: name}))
+    package.finish(next(iter(functions)), "Of pooled columns, made by ane-book")
 
 
 def _write_weights(

@@ -3,7 +3,7 @@
 from ane_book.conversion.plan import Plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
-from ane_book.models import find
+from ane_book.layout import Recurrent, Tail
 from mlprogram.ane.cost import TokenWork
 import numpy as np
 
@@ -17,7 +17,7 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> To
     Raises InvalidInput for a model that neither generates text nor has experts, and for a
     quantisation scheme without measurements on the engine.
     """
-    mixture = find(plan.config.architecture).layout(plan.config) is not None
+    mixture = plan.signatures.mixture is not None
     if not plan.head and not mixture:
         raise InvalidInput(
             f"a prediction is of decode, and {plan.config.architecture} generates no text; "
@@ -34,7 +34,7 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> To
     sizes[form_of(recipe.quant_head)] += head
     cache, slots = 0, 0
     if plan.head:
-        kept = plan.tail_bytes() + plan.recurrent_bytes
+        kept = plan.kept_bytes(Tail) + plan.kept_bytes(Recurrent)
         cache, slots = plan.cache_bytes + kept, recipe.context
     calls = round(plan.calls(tokens, shares))
     return TokenWork(

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.layout import MEMORY
 from ane_book.models.base.config import ModelConfig
+from ane_book.models.base.signature import BlockSignature, Signatures, attention
 import numpy as np
 
 if TYPE_CHECKING:
-    from ane_book.models.base.experts import Experts
     from torch import nn
 
 
@@ -26,8 +25,6 @@ Shape = tuple[int, ...]
 Task = Literal["text-generation", "embedding", "reranking", "token-classification"]
 
 FULL = "full"  # the kind of block of most models: attention to all tokens before
-CACHE = ("keys", "values")  # what such a block keeps from call to call
-SHARED = "shared_"  # before a cache's name: its new rows, which layers without their own take
 
 
 @dataclass(frozen=True)
@@ -148,19 +145,15 @@ class Architecture(ABC):
     def block(self, config, kind: str = FULL) -> "nn.Module":
         """Build a block in ANE form from `ane_book.models.base.layers`."""
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        """The inputs that the host computes for a block of this kind, in the order of its
-        arguments after the hidden state."""
-        return "rope_cos", "rope_sin", "mask"
+    def signature(self, config, kind: str) -> BlockSignature:
+        """What a block of this kind takes, keeps and gives."""
+        return attention(config)
 
-    def group(self, config, mask: str) -> int:
-        """G of the layers that take a mask of this name."""
-        return config.group
-
-    def per_layer(self, config) -> int:
-        """P, the channels of the input `PER_LAYER` (1, P, 1, T) that every layer has of its own;
-        0 for most models. What it holds depends on the token alone: see `per_layer_rows`."""
-        return 0
+    def signatures(self, config) -> Signatures:
+        """The signatures of all layers."""
+        kinds = self.kinds(config)
+        own = {kind: self.signature(config, kind) for kind in dict.fromkeys(kinds)}
+        return Signatures(kinds, own)
 
     def per_layer_rows(
         self,
@@ -175,23 +168,6 @@ class Architecture(ABC):
         rows of the tensor `per_layer.table`, in order.
         """
         return table
-
-    def layout(self, config) -> "Experts | None":
-        """The mixture of experts of blocks that have one, the same in all; None for a dense model.
-
-        The names of its parameters begin with "mixture.".
-        """
-        return None
-
-    def mixed(self, config) -> list[int]:
-        """The layers that have a mixture of experts."""
-        kinds = self.kinds(config)
-        having = {
-            kind
-            for kind in set(kinds if self.layout(config) else ())
-            if any(name.startswith("mixture.") for name in self.parameters(config, kind))
-        }
-        return [i for i, kind in enumerate(kinds) if kind in having]
 
     def first(self, config) -> "nn.Module | None":
         """The module that the first package applies to (1, C, 1, T) before layer 0, or None.
@@ -215,74 +191,6 @@ class Architecture(ABC):
         Its parameters are in `outer`, with keys such as "pooled.dense.weight".
         """
         return None
-
-    def tails(self, config) -> dict[str, tuple[int, int]]:
-        """The (channels, W) of each tail by name; {} for most models.
-
-        A tail is the last W columns of an activation, one column per token. A block takes the
-        tail of the call before as an input and returns this call's columns, so that a convolution
-        can reach across the border between calls; see `ane_book.bundle.manifest`.
-        """
-        return {}
-
-    def memory(self, config) -> tuple[int, int, int] | None:
-        """The shape (H, Dv, Dk) of what a block takes as `MEMORY` and returns anew: one size
-        whatever the number of tokens. The host input `real` (1, 1, 1, T) says which columns are
-        tokens and no padding, which must leave it as it is. None for most models."""
-        return None
-
-    def caches(self, config) -> dict[str, tuple[int, int]]:
-        """K and D of each cache by name: of keys and values, and of those of other layers where
-        their heads are others."""
-        return dict.fromkeys(CACHE, (config.num_kv_heads, config.head_dim))
-
-    def kept(self, config, kind: str) -> tuple[str, ...]:
-        """The names of what a block of this kind keeps from call to call, in the order of its
-        arguments: the cache's keys and values, tails, and the memory."""
-        return *CACHE, *self.tails(config)
-
-    def borrowed(self, config, kind: str) -> tuple[str, ...]:
-        """The caches that a block of this kind reads and does not write, in the order of its
-        arguments, behind what it keeps: those of the last layer before it that keeps them.
-
-        The new rows of that layer are carried to it: (1, K * D, 1, T), as `SHARED` and the name.
-        """
-        return ()
-
-    def holders(self, config, layers: range | None = None) -> dict[str, list[int]]:
-        """The layers, of these or of all, that keep something from call to call, by its name.
-
-        Layers that borrow a cache of none of these have a copy, which the first of them keeps.
-        """
-        kinds, found = self.kinds(config), dict[str, list[int]]()
-        for name in (*self.caches(config), *self.tails(config), MEMORY):
-            own: list[int] = []
-            for i in layers or range(len(kinds)):
-                copies = not own and name in self.borrowed(config, kinds[i])
-                own += [i] if copies or name in self.kept(config, kinds[i]) else []
-            found |= {name: own} if own else {}
-        return found
-
-    def carried(self, config) -> dict[str, int]:
-        """The channels R of each activation (1, R, 1, T), by name, that blocks pass to later ones
-        beside the hidden state; {} for most models."""
-        return {}
-
-    def takes(self, config, kind: str) -> tuple[str, ...]:
-        """What a block of this kind takes of `carried`, in the order of its arguments: all of it,
-        but for layer 0, whose block needs a kind of its own."""
-        return () if kind == self.kinds(config)[0] else tuple(self.carried(config))
-
-    def gives(self, config, kind: str) -> tuple[str, ...]:
-        """What a block of this kind returns of `carried`, in order."""
-        return tuple(self.carried(config))
-
-    def handed(self, config, layer: int) -> tuple[str, ...]:
-        """What the layers before this one pass to it, or to later ones, of `carried`."""
-        kinds = self.kinds(config)
-        given = {name for kind in kinds[:layer] for name in self.gives(config, kind)}
-        taken = {name for kind in kinds[layer:] for name in self.takes(config, kind)}
-        return tuple(name for name in self.carried(config) if name in given & taken)
 
     def softcap(self, config) -> float | None:
         """The bound of logits: they are softcap * tanh(logits / softcap); None for most models."""

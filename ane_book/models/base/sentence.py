@@ -11,12 +11,14 @@ References: Reimers and Gurevych 2019 (arXiv 1908.10084); `transformers`, the cl
 `*ForSequenceClassification`; sentence-transformers' modules (`ane_book.weights.sentences`).
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from ane_book.errors import UnsupportedModel
 from ane_book.models.base.architecture import FULL, GGUF, Architecture, Task, TensorSpec
 from ane_book.models.base.config import ModelConfig, Width
 from ane_book.models.base.dense import Dense, OwnConfig
+from ane_book.models.base.signature import BlockSignature
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
@@ -116,6 +118,9 @@ class DecoderLayers(TextEncoder, Dense[OwnConfig]):
         positions = fields["max_position_embeddings"]
         own = {"tied_embeddings": True}  # no head is read
         return super().read(fields) | read_sentences(fields, positions) | own
+
+    def signature(self, config, kind: str) -> BlockSignature:
+        return replace(super().signature(config, kind), keeps={})
 
     def block(self, config, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base.encoder import TextBlock

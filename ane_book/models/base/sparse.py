@@ -9,12 +9,14 @@ Letters: see `ane_book.models.base`.
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ane_book.models.base.architecture import FULL, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Width
 from ane_book.models.base.dense import Dense
 from ane_book.models.base.experts import Experts, check_taken
+from ane_book.models.base.signature import BlockSignature
 from ane_book.options import Strategy
 from pydantic import Field, model_validator
 
@@ -76,13 +78,11 @@ class Sparse(Dense[Any]):
         own = zip(super().kinds(config), config.sparse_layers, strict=True)
         return [kind if sparse else kind + DENSE for kind, sparse in own]
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        return super().host_inputs(kind.removesuffix(DENSE))
+    def signature(self, config, kind: str) -> BlockSignature:
+        own = super().signature(config, kind.removesuffix(DENSE))
+        return own if kind.endswith(DENSE) else replace(own, mixture=self.experts(config))
 
-    def kept(self, config, kind: str) -> tuple[str, ...]:
-        return super().kept(config, kind.removesuffix(DENSE))
-
-    def layout(self, config) -> Experts:
+    def experts(self, config) -> Experts:
         return Experts(
             config.num_experts,
             config.hidden_size,
@@ -97,7 +97,7 @@ class Sparse(Dense[Any]):
             return dense
         from ane_book.models.base.experts.layers import Mixture, MixtureBlock, swiglu
 
-        return MixtureBlock(dense, self.router(config), Mixture(self.layout(config), swiglu))
+        return MixtureBlock(dense, self.router(config), Mixture(self.experts(config), swiglu))
 
     # --- tensors
 
@@ -110,7 +110,7 @@ class Sparse(Dense[Any]):
         return {
             **around,
             "router.scores.weight": (scores,),
-            **self.layout(config).parameters("mixture", f"{self.mlp}.experts"),
+            **self.experts(config).parameters("mixture", f"{self.mlp}.experts"),
         }
 
     def from_gguf(self, fields: dict, number: Callable[..., float]) -> dict:
