@@ -58,15 +58,6 @@ class Layout:
         """The shape in which programs take a mask or a rotary table (1, 1, T, `width`)."""
         return (1, 1, T, width) if self.tokens == 2 else (1, width, 1, T)
 
-    def sized(self, shape: Shape, slots: int) -> Shape:
-        """The shape of a cache with another number of slots."""
-        return (*shape[: self.tokens], slots, *shape[self.tokens + 1 :])
-
-    def is_tail(self, shape: Shape, slots: int) -> bool:
-        """Whether what is kept for a function of so many slots is no cache, but the tail
-        (n, R, 1, W) of an activation. By columns, no tail is as wide as a cache."""
-        return shape[2] == 1 if self.tokens == 2 else shape[3] != slots
-
     def at(self, first: int, last: int) -> tuple:
         """The index of the tokens from `first` on up to `last` in a cache, or in new rows."""
         return (*(slice(None),) * self.tokens, slice(first, last))
@@ -102,6 +93,8 @@ class Rows:
         """What a call gives of n layers."""
         return call.layout.cache(n, self.heads, call.tokens, self.size)
 
+    held = shape  # by the host, if it does
+
 
 @dataclass(frozen=True)
 class Tail:
@@ -117,6 +110,10 @@ class Tail:
     def new(self, call: CallShape, n: int = 1) -> Shape:
         return n, self.channels, 1, call.tokens
 
+    def held(self, call: CallShape, n: int = 1) -> Shape:
+        """What the host has: W columns of zeros, and those of all tokens behind them."""
+        return n, self.channels, 1, self.width + call.slots
+
 
 @dataclass(frozen=True)
 class Recurrent:
@@ -129,7 +126,7 @@ class Recurrent:
     def shape(self, call: CallShape, n: int = 1) -> Shape:
         return n, self.heads, self.values, self.keys
 
-    new = shape
+    new = held = shape
 
 
 Kept = Rows | Tail | Recurrent
@@ -150,3 +147,16 @@ class Store:
 
     def new(self, call: CallShape) -> Shape:
         return self.kind.new(call, self.n)
+
+    def held(self, call: CallShape) -> Shape:
+        return self.kind.held(call, self.n)
+
+
+def kept_under(name: str, shape: Shape, layout: Layout) -> Kept:
+    """What packages keep under a name, of n layers, in this shape: its kind is told by the name."""
+    _, rows, middle, columns = (*shape, 0, 0, 0, 0)[:4]
+    if name == MEMORY:
+        return Recurrent(rows, middle, columns)
+    if name.startswith(ROWS):
+        return Rows(rows, columns) if layout.tokens == 2 else Rows(1, rows)
+    return Tail(rows, columns)

@@ -3,7 +3,6 @@
 from ane_book.bundle import Bundle
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
-from ane_book.layout import Tail
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.lora import targets
 from ane_book.options import Recipe, checked
@@ -51,21 +50,9 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
     recipe = recipe.model_copy(update={"prefill": _prefill(recipe)})
     if recipe.functions == "one":
         _check_blocks(recipe)
-    if config is not None and recipe.form == "apple":
-        _check_tails(config, recipe)
     if config is not None and recipe.lora_slots:
         targets(config)  # raises
     return recipe
-
-
-def _check_tails(config: DecoderConfig, recipe: Recipe) -> None:
-    """Raise InvalidInput where a tail is as wide as a cache, from which only its width tells it."""
-    for name, kind in find(config.architecture).signatures(config).kept.items():
-        if isinstance(kind, Tail) and (W := kind.width) in recipe.caches:
-            raise InvalidInput(
-                f"form apple: a cache of {W} slots is as wide as the model's tail {name!r}; take "
-                "another context, or other tiers"
-            )
 
 
 def _with_one_function(recipe: Recipe) -> Recipe:

@@ -21,7 +21,7 @@ from ane_book.runtime.backends import Backend
 from ane_book.runtime.experts import Calls
 from ane_book.runtime.inputs import HostInputs
 from ane_book.runtime.memory import Marks, marks_after
-from ane_book.runtime.shards import HeadRunner, Shard, has_memory, held_shapes, stages
+from ane_book.runtime.shards import HeadRunner, Shard, stages
 import numpy as np
 
 Chunk = tuple[str, int, int]  # a call: its function, its first slot, the one after its last
@@ -42,8 +42,8 @@ def check_memory(manifest: Manifest, parts: Iterable[Part]) -> None:
     needed += sum(2 * 8 * S * rotary.head_dim for rotary in host.rotary.values())
     for part in parts:
         function = next(iter(part.functions.values()))
-        caches = held_shapes(manifest, function).values()
-        kept = [*caches, *(t.shape for t in function.states.values())]
+        call = function.call(manifest.layout)
+        kept = [store.held(call) for store in function.stores(manifest.layout)]
         needed += 2 * sum(map(prod, [*kept, *slot_shapes(manifest, part).values()]))
     limit = memory_bytes()
     if limit is not None and needed > limit:
@@ -71,7 +71,7 @@ class ModelRunner:
         self.block = manifest.functions.get("verify", 1)
         self.calls, self.tiers = Calls(), Counter(dict.fromkeys(manifest.tiers, 0))
         self._marks: Marks = {}
-        self._remembers = has_memory(manifest)
+        self._remembers = manifest.has_memory
         if shards is None:
             check_memory(manifest, manifest.packages)
             shards = stages(bundle, lambda: backend, self.calls)

@@ -136,7 +136,15 @@ def test_a_manifest_that_says_another_form_is_refused(tiny_bundle, tmp_path):
             Bundle.open(tmp_path / form)
 
 
-def test_what_it_does_not_go_with_is_refused_by_name(tiny_bundle, tmp_path_factory):
+def test_a_tail_may_be_as_wide_as_a_cache(tmp_path_factory):
+    """What is kept is told apart by its name."""
+    recipe = {"kv": "host", "form": "apple", "context": 3, "prefill": 2}
+    bundle = maker(tmp_path_factory, {"odd": recipe})("odd")[2]
+    assert bundle.config.tail_width == bundle.manifest.context == 3
+    assert check_parity(bundle).passed
+
+
+def test_what_it_does_not_go_with_is_refused_by_name(tiny_bundle):
     with pytest.raises(InvalidInput, match="form goes with models that generate text"):
         ane_book.plan("all-minilm-l6-v2", form="apple")
     with pytest.raises(InvalidInput, match="form must be 'rows' or 'apple', not 'columns'"):
@@ -144,8 +152,3 @@ def test_what_it_does_not_go_with_is_refused_by_name(tiny_bundle, tmp_path_facto
     bundle = tiny_bundle("llama", kv="state")[1]
     with pytest.raises(InvalidInput, match="was converted with form = 'rows', not 'apple'"):
         ane_book.load(bundle.path, form="apple")
-    zaya = maker(tmp_path_factory, {"odd": {"kv": "host"}})("odd")[2].config
-    assert zaya.tail_width == 3
-    with pytest.raises(InvalidInput, match="a cache of 3 slots is as wide as the model's tail 'pr"):
-        make_recipe(zaya, form="apple", context=3, kv="host")
-    assert make_recipe(zaya, form="rows", context=3, kv="host").context == 3

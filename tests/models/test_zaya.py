@@ -17,7 +17,6 @@ from ane_book.models import find, read_config
 from ane_book.models.base.compressed import CarriedRouter, CompressedAttention
 from ane_book.models.base.decoder import Decoder
 from ane_book.runtime import Session
-from ane_book.runtime.shards import held_shapes, kept_shapes
 from ane_book.weights import open_source
 from ane_book.weights.random import RandomSource
 import numpy as np
@@ -283,10 +282,12 @@ def test_the_plan_counts_the_tails(bundled, size):
     *_, bundle = bundled(size)
     planned = plan(bundle.config, bundle.recipe)
     decode = [part.functions["decode"] for part in bundle.manifest.shards]
-    taken = [kept_shapes(function)["projected"] for function in decode]
-    kept = [held_shapes(bundle.manifest, function)["projected"] for function in decode]
+    layout, name = bundle.manifest.layout, "projected"
+    stores = [(f.call(layout), s) for f in decode for s in f.stores(layout) if s.name == name]
+    taken = [store.shape(call) for call, store in stores]
+    kept = [store.held(call) for call, store in stores]
     assert planned.kept_bytes(Tail) == 2 * sum(map(prod, taken)) > 0
-    assert planned.kept_bytes(Tail, bundle.recipe.context) == 2 * sum(map(prod, kept))
+    assert planned.kept_bytes(Tail, held=True) == 2 * sum(map(prod, kept))
     assert work_of(planned).cache_bytes == planned.cache_bytes + planned.kept_bytes(Tail)
     assert "tails" in dict(planned.facts())
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from ane_book import models
 from ane_book.conversion.plan import report
@@ -117,15 +117,14 @@ class Plan:
         have of other packages' caches."""
         return self.kept_bytes(Rows)
 
-    def kept_bytes(self, kind: type[Kept], columns: int = 0) -> int:
-        """Bytes of what packages keep of a kind, fp16; columns: that the host keeps of each tail,
-        beside those that a call takes (`ane_book.bundle.manifest`)."""
+    def kept_bytes(self, kind: Any = Kept, held: bool = False) -> int:
+        """Bytes of what packages keep of a kind, or of all, fp16: that a call takes, or that are
+        held, with the columns of all tokens (`ane_book.bundle.manifest`)."""
         call, numbers = CallShape(1, self.recipe.context), 0
         for layers in dict.fromkeys(program.layers for program in self.shards):
             for store in stores(self.signatures, layers, self.recipe.kv):
                 if isinstance(store.kind, kind):
-                    *others, width = store.shape(call)
-                    numbers += prod(others) * (width + columns)
+                    numbers += prod(store.held(call) if held else store.shape(call))
         return 2 * numbers
 
     @property

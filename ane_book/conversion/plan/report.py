@@ -40,7 +40,7 @@ def facts(plan: "Plan") -> Iterator[Line]:
     if plan.head:
         yield "cache", f"{_size(plan.cache_bytes)}, for a context of {recipe.context}"
         if tails := plan.kept_bytes(Tail):
-            kept = _size(plan.kept_bytes(Tail, recipe.context))
+            kept = _size(plan.kept_bytes(Tail, held=True))
             yield "tails", f"{kept}, kept by the host; {_size(tails)} of it a call"
         if memory := plan.kept_bytes(Recurrent):
             yield "memory", f"{_size(memory)}, whatever the context"

@@ -10,7 +10,6 @@ Taught in the chapters "From a layer to packages" and "Shipping".
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from ane_book.layout import Recurrent, Tail
 from ane_book.models import find
 
 if TYPE_CHECKING:
@@ -53,13 +52,11 @@ class WiredBytes:
 def wired_bytes(plan: "Plan") -> WiredBytes:
     """Count them. Experts that are programs of their own are all counted as loaded."""
     counts = [(_functions(plan, program), program.bytes) for program in plan.programs]
-    tails = plan.kept_bytes(Tail, plan.recipe.context)
-    caches = plan.cache_bytes + tails + plan.kept_bytes(Recurrent)
     return WiredBytes(
         functions=sum(count for count, _ in counts),
         shared=plan.weight_bytes,
         copied=sum(count * size for count, size in counts),
-        caches=caches,
+        caches=plan.kept_bytes(held=True),
         adapter=plan.adapter_bytes,
     )
 

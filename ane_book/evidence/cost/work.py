@@ -3,7 +3,6 @@
 from ane_book.conversion.plan import Plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
-from ane_book.layout import Recurrent, Tail
 from mlprogram.ane.cost import TokenWork
 import numpy as np
 
@@ -34,8 +33,7 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> To
     sizes[form_of(recipe.quant_head)] += head
     cache, slots = 0, 0
     if plan.head:
-        kept = plan.kept_bytes(Tail) + plan.kept_bytes(Recurrent)
-        cache, slots = plan.cache_bytes + kept, recipe.context
+        cache, slots = plan.kept_bytes(), recipe.context
     calls = round(plan.calls(tokens, shares))
     return TokenWork(
         sizes["plain"],

@@ -69,7 +69,7 @@ def _model(config: DecoderConfig) -> dict[str, Any]:
     known = next(made for limits in cuts.values() for made in limits.values() if made)
     return {
         "slot": known.cache_bytes // known.recipe.context,
-        "kept": known.kept_bytes(Tail) + known.kept_bytes(Recurrent),
+        "kept": known.kept_bytes(Tail | Recurrent),
         "longest": config.max_position,
         "plans": {
             quant: {limit: made and _bytes(made) for limit, made in limits.items()}

@@ -1,0 +1,167 @@
+"""What a package keeps from call to call, each kind by its own rule: `StateCache`, `HostCache`,
+`TailCache` and `MemoryCache` give inputs before a call, and accept outputs after it.
+
+In a bundle with tiers, a cache has the slots of the tier that was called last; when a function of
+another tier is called, the rows so far are copied into a cache of that one.
+
+Letters: see `ane_book.layout`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ane_book.layout import CallShape, Recurrent, Shape, Store, Tail
+from ane_book.runtime.memory import Copies
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+
+
+class CacheCall(NamedTuple):
+    """A call of `tokens` tokens, the rest being padding, the first of which goes to slot `at`."""
+
+    at: int
+    tokens: int
+    shape: CallShape
+
+
+class Cache(Protocol):
+    """Something that a package keeps; `inputs` and `accept` come in turn."""
+
+    def inputs(self, call: CacheCall) -> Arrays:
+        """What the call takes of it."""
+        ...
+
+    def accept(self, outputs: Arrays, call: CacheCall) -> None:
+        """Take what is for it out of the call's outputs."""
+        ...
+
+    def clear(self) -> None:
+        """Forget everything."""
+        ...
+
+
+class StateCache:
+    """All states of a package; make: by the slots of a tier, makes its states. Programs write new
+    rows themselves."""
+
+    def __init__(
+        self, stores: Sequence[Store], make: Mapping[int, Callable[[], Any]], dtype: np.dtype
+    ):
+        self._stores, self._make, self._dtype = stores, make, dtype
+        self.state: Any = None
+        self._slots = 0
+
+    def inputs(self, call: CacheCall) -> Arrays:
+        if self._stores and self._slots != call.shape.slots:
+            former, self._slots = self.state, call.shape.slots
+            self.state = self._make[call.shape.slots]()
+            for store in () if former is None else self._stores:
+                shape, array = store.shape(call.shape), former.read_state(store.name)
+                cache = not isinstance(store.kind, Recurrent)  # a memory is the same in every tier
+                array = _grown(array, shape, call, self._dtype) if cache else array
+                self.state.write_state(store.name, array)
+        return {}
+
+    def accept(self, outputs: Arrays, call: CacheCall) -> None:
+        pass
+
+    def clear(self) -> None:
+        if hasattr(self.state, "clear"):  # the executor's, which keeps its memory; not Core ML's
+            self.state.clear()
+        else:
+            self.state, self._slots = None, 0
+
+
+class HostCache:
+    """Keys or values in an array of the host's."""
+
+    _array: np.ndarray | None = None
+
+    def __init__(self, store: Store, dtype: np.dtype):
+        self._store, self._dtype = store, dtype
+
+    def inputs(self, call: CacheCall) -> Arrays:
+        shape = self._store.shape(call.shape)
+        if self._array is None or self._array.shape != shape:
+            self._array = _grown(self._array, shape, call, self._dtype)
+        return {self._store.name: self._array}
+
+    def accept(self, outputs: Arrays, call: CacheCall) -> None:
+        assert self._array is not None, "what `inputs` made"
+        new, rows = outputs.pop(f"new_{self._store.name}"), call.shape.layout.at
+        self._array[rows(call.at, call.at + call.tokens)] = new[rows(0, call.tokens)]
+
+    def clear(self) -> None:
+        self._array = None
+
+
+class TailCache:
+    """The columns of an activation of all tokens, W zeros before them: so a session can go back to
+    any token. They are the same in every tier; context: the slots of the largest."""
+
+    _columns: np.ndarray | None = None
+
+    def __init__(self, store: Store, dtype: np.dtype, context: int):
+        self._name, self._shape = store.name, store.held(CallShape(1, context))
+        self._width, self._dtype = self._shape[3] - context, dtype
+
+    def inputs(self, call: CacheCall) -> Arrays:
+        if self._columns is None:
+            self._columns = np.zeros(self._shape, self._dtype)
+        before = self._columns[..., call.at : call.at + self._width]
+        return {self._name: np.ascontiguousarray(before)}
+
+    def accept(self, outputs: Arrays, call: CacheCall) -> None:
+        assert self._columns is not None, "what `inputs` made"
+        new, at = outputs.pop(f"new_{self._name}"), self._width + call.at
+        self._columns[..., at : at + call.tokens] = new[..., : call.tokens]
+
+    def clear(self) -> None:
+        self._columns = None
+
+
+class MemoryCache:
+    """A memory, and copies of it to go back to. states: has it, if it is a state."""
+
+    def __init__(self, store: Store, dtype: np.dtype, states: StateCache):
+        self._store, self._dtype, self._states = store, dtype, states
+        self.clear()
+
+    def inputs(self, call: CacheCall) -> Arrays:
+        state = self._states.state if self._store.is_state else None
+        memory = self._copies.before(call.at, call.shape.tokens > 1, state)
+        return {} if self._store.is_state else {self._store.name: memory}
+
+    def accept(self, outputs: Arrays, call: CacheCall) -> None:
+        name = f"new_{self._store.name}"
+        new = None if self._store.is_state else np.array(outputs.pop(name))
+        self._copies.after(call.at, call.at + call.tokens, call.shape.tokens > 1, new)
+
+    def clear(self) -> None:
+        shape = self._store.shape(CallShape(1))
+        self._copies = Copies(shape, self._dtype, self._store.name)
+
+
+def caches_of(
+    stores: Sequence[Store], states: StateCache, dtype: np.dtype, context: int
+) -> list[Cache]:
+    """The caches of a package: of its states, and of each of its stores that needs one."""
+    found: list[Cache] = [states]
+    for store in stores:
+        if isinstance(store.kind, Recurrent):
+            found.append(MemoryCache(store, dtype, states))
+        elif isinstance(store.kind, Tail):
+            found.append(TailCache(store, dtype, context))
+        elif not store.is_state:
+            found.append(HostCache(store, dtype))
+    return found
+
+
+def _grown(former: np.ndarray | None, shape: Shape, call: CacheCall, dtype: np.dtype) -> np.ndarray:
+    """A cache of this shape that begins with the rows of another one before the call's."""
+    cache = np.zeros(shape, dtype)
+    if former is not None and call.at:
+        rows = call.shape.layout.at(0, call.at)
+        cache[rows] = former[rows]
+    return cache
