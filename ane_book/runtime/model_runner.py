@@ -24,7 +24,13 @@ from ane_book.runtime.memory import Marks, marks_after
 from ane_book.runtime.shards import HeadRunner, Shard, stages
 import numpy as np
 
-Chunk = tuple[str, int, int]  # a call: its function, its first slot, the one after its last
+
+class Chunk(NamedTuple):
+    """A call: its function, its first slot, the one after its last."""
+
+    function: str
+    first: int
+    stop: int
 
 
 class ChunkOutput(NamedTuple):
@@ -106,13 +112,13 @@ class ModelRunner:
             if end - position == 1 or stop <= position or position + (width or 0) > self.context:
                 chunk = self.step(position, end - position + guesses)
             else:
-                chunk = "prefill", position, stop
+                chunk = Chunk("prefill", position, stop)
             yield chunk
-            position = chunk[2]
+            position = chunk.stop
 
     def _copied(self, position: int) -> int:
         """The last position up to this one that calls can begin at: the memory there is at hand."""
-        at_hand = (at for at in self._marks if at <= position and self.step(at, 1)[1] == at)
+        at_hand = (at for at in self._marks if at <= position and self.step(at, 1).first == at)
         return max(at_hand, default=0)
 
     def step(self, position: int, tokens: int) -> Chunk:
@@ -126,8 +132,8 @@ class ModelRunner:
         """
         first = position - position % self.block
         if self.block == 1 or first + self.block > self.context:
-            return "decode", position, position + 1
-        return "verify", first, min(first + self.block, position + tokens)
+            return Chunk("decode", position, position + 1)
+        return Chunk("verify", first, min(first + self.block, position + tokens))
 
     def forward(self, function: str, ids: np.ndarray, position: int) -> np.ndarray:
         """Run tokens (n,), n <= T, through all shards; returns the last hidden state (1, C, 1, T).
