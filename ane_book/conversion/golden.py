@@ -40,11 +40,10 @@ def loaded(make: Callable[[], Made], weights: dict[str, Tensor]) -> Made:
 def end_module(
     config: DecoderConfig, end: str, read: Callable[[str], np.ndarray]
 ) -> nn.Module | None:
-    """The module before the "first" layer, after the "last", or of "pooled" columns, with weights;
-    None without one."""
+    """One of `Architecture.ends` with its weights; None without one."""
     weights = decoder.end_weights(config, end, read)
-    make = getattr(find(config.architecture), end)
-    return loaded(partial(make, config), weights) if weights else None
+    ends = find(config.architecture).ends
+    return loaded(lambda: ends(config)[end], weights) if weights else None
 
 
 class GoldenPass:

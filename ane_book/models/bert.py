@@ -126,10 +126,11 @@ class Bert(TextEncoder):
         C, F, H = config.hidden_size, config.intermediate_size, config.num_heads
         return EncoderBlock(C, F, H, config.activation, config.layer_norm_eps)
 
-    def first(self, config: BertConfig) -> "nn.Module":
+    def ends(self, config: BertConfig) -> "dict[str, nn.Module]":
         from ane_book.models.base.encoder import LayerNorm
 
-        return LayerNorm(config.hidden_size, config.layer_norm_eps)
+        first = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        return {"first": first} | super().ends(config)
 
     def host(self, config: BertConfig) -> Host:
         return Host(rotary={}, masks={})

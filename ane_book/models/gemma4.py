@@ -190,8 +190,11 @@ class Gemma4(Local[Gemma4Config]):
         }
         return found.model_copy(update=changes)
 
-    def softcap(self, config: Gemma4Config) -> float | None:
-        return config.softcap
+    def ends(self, config: Gemma4Config) -> "dict[str, nn.Module]":
+        from ane_book.models.base.layers import Softcap
+
+        bound = {} if config.softcap is None else {"bound": Softcap(config.softcap)}
+        return super().ends(config) | bound
 
     def block(self, config: Gemma4Config, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base import borrowing, layers

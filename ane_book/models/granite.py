@@ -64,11 +64,11 @@ class Granite(Dense[GraniteConfig]):
         block.after_attention = block.after_feed_forward = Scale(config.residual_multiplier)
         return block
 
-    def final_norm(self, config: GraniteConfig) -> "nn.Module":
+    def ends(self, config: GraniteConfig) -> "dict[str, nn.Module]":
         from ane_book.models.base.layers import ScaledRMSNorm
 
         scale = 1 / config.logits_scaling
-        return ScaledRMSNorm(config.hidden_size, config.rms_norm_eps, scale)
+        return {"norm": ScaledRMSNorm(config.hidden_size, config.rms_norm_eps, scale)}
 
     def from_gguf(self, fields: dict, number) -> dict:
         found = {field: number(key, 0) for field, key in MULTIPLIERS.items()}

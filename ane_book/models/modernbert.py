@@ -93,13 +93,11 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
             )
         )
 
-    def first(self, config: ModernBertConfig) -> "nn.Module":
+    def ends(self, config: ModernBertConfig) -> "dict[str, nn.Module]":
         from ane_book.models.base.encoder import LayerNorm
 
-        return LayerNorm(config.hidden_size, config.norm_epsilon, bias=False)
-
-    def last(self, config: ModernBertConfig) -> "nn.Module":
-        return self.first(config)
+        C, eps, found = config.hidden_size, config.norm_epsilon, super().ends(config)
+        return found | {end: LayerNorm(C, eps, bias=False) for end in ("first", "last")}
 
     def parameters(self, config: ModernBertConfig, kind: str = FULL) -> Parameters:
         C, F, _, _ = config.widths

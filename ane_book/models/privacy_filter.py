@@ -144,10 +144,10 @@ class PrivacyFilter(Architecture):
             config.rms_norm_eps,
         )
 
-    def last(self, config: PrivacyFilterConfig) -> "nn.Module":
+    def ends(self, config: PrivacyFilterConfig) -> "dict[str, nn.Module]":
         from ane_book.models.base.encoder import Labels
 
-        return Labels(config.hidden_size, len(config.labels), config.rms_norm_eps)
+        return {"last": Labels(config.hidden_size, len(config.labels), config.rms_norm_eps)}
 
     def host(self, config: PrivacyFilterConfig) -> Host:
         return Host(rotary={"rope": config.rotary}, masks={})

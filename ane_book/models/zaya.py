@@ -179,10 +179,12 @@ class Zaya(Architecture):
             silent=1,
         )
 
-    def first(self, config: ZayaConfig) -> "nn.Module":
+    def ends(self, config: ZayaConfig) -> "dict[str, nn.Module]":
         from ane_book.models.base.compressed import Scaling
+        from ane_book.models.base.layers import RMSNorm
 
-        return Scaling(config.hidden_size)
+        C = config.hidden_size
+        return {"first": Scaling(C), "norm": RMSNorm(C, config.rms_norm_eps)}
 
     def block(self, config: ZayaConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base import compressed

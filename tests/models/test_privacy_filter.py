@@ -22,7 +22,7 @@ def ours(model, ids: torch.Tensor, strategy: str = "packed", dtype=torch.float32
     config = architecture.config(model.config.to_dict()).model_copy(update={"experts": strategy})
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
     outer = {part: weights[t.name] for part, t in architecture.outer(config).items()}
-    last = architecture.last(config)
+    last = architecture.ends(config)["last"]
     for name, value in last.named_parameters():
         value.data.view(-1).copy_(torch.from_numpy(outer[f"last.{name}"]).view(-1))
     host, T = architecture.host(config), len(ids)

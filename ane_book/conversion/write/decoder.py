@@ -41,18 +41,18 @@ def lower_blocks(
     """
     architecture, pieces = find(config.architecture), dict[str, Pieces]()
     signatures = architecture.signatures(config)
-    ends = {
-        "first": (architecture.first(config), "hidden_out" if signatures.kept else "first"),
-        "last": (architecture.last(config), _result(config)),
+    ends, tagger = architecture.ends(config), architecture.task == "token-classification"
+    results = {
+        "first": "hidden_out" if signatures.kept else "first",
+        "last": "logits" if tagger else "hidden_out",
     }
     shapes = slot_shapes(config, recipe.lora_slots) if recipe.lora_slots else {}
     slots = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
     for name, call in (calls or recipe.calls).items():
         pieces[name] = lowered = Pieces(call)
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, call.tokens)}
-        for end, (module, output) in ends.items():
-            if module is not None:
-                lowered.ends[end] = lower(module, hidden, [output], config.norm_epsilon)
+        for end in (end for end in results if end in ends):
+            lowered.ends[end] = lower(ends[end], hidden, [results[end]], config.norm_epsilon)
         for kind, signature in signatures.kinds.items():
             lowered.add(config, kind, signature, slots)
     if recipe.silu == "native":
@@ -61,11 +61,6 @@ def lower_blocks(
     if changed == pieces:
         raise InvalidInput(f"silu tanh: the layers of {config.architecture} models have no silu")
     return changed
-
-
-def _result(config: Any) -> str:
-    """What the module after all layers gives: the hidden state, or a tagger's logits."""
-    return "logits" if find(config.architecture).task == "token-classification" else "hidden_out"
 
 
 def write_shard(

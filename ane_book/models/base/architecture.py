@@ -169,39 +169,18 @@ class Architecture(ABC):
         """
         return table
 
-    def first(self, config) -> "nn.Module | None":
-        """The module that the first package applies to (1, C, 1, T) before layer 0, or None.
+    def ends(self, config) -> "dict[str, nn.Module]":
+        """The modules before and behind the layers.
 
-        Its parameters are in `outer`, with keys such as "first.weight".
+            first    what the first package applies to (1, C, 1, T) before layer 0
+            last     what the last package applies after the last layer, where there is no norm
+            pooled   what a package applies to texts' pooled columns (1, C, 1, T), one a text
+            norm     before the vocabulary projection; its one parameter is `weight`
+            bound    of the logits; it changes no winner
+
+        The parameters of the first three are in `outer`, with keys such as "first.weight".
         """
-        return None
-
-    def last(self, config) -> "nn.Module | None":
-        """The module that the last package applies after the last layer of a model without a
-        vocabulary head, or None.
-
-        Its parameters are in `outer`, with keys such as "last.norm.weight".
-        """
-        return None
-
-    def pooled(self, config) -> "nn.Module | None":
-        """The module that a package of its own applies to texts' pooled columns (1, C, 1, T), one
-        a text, or None.
-
-        Its parameters are in `outer`, with keys such as "pooled.dense.weight".
-        """
-        return None
-
-    def softcap(self, config) -> float | None:
-        """The bound of logits: they are softcap * tanh(logits / softcap); None for most models."""
-        return None
-
-    def final_norm(self, config) -> "nn.Module":
-        """The norm before the vocabulary projection of a text generator; its one parameter is
-        `weight`."""
-        from ane_book.models.base.layers import RMSNorm
-
-        return RMSNorm(config.hidden_size, config.rms_norm_eps)
+        return {}
 
     @abstractmethod
     def host(self, config) -> Host:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ane_book.layout import PER_LAYER
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.layers import in_half, projection
+from ane_book.models.base.layers import projection
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -27,27 +27,14 @@ class Head(nn.Module):
 
     def __init__(self, config: DecoderConfig, splits: tuple[int, ...]):
         super().__init__()
-        self.norm = find(config.architecture).final_norm(config)
+        ends = find(config.architecture).ends(config)
+        self.norm, self.bound = ends["norm"], ends.get("bound", nn.Identity())
         self.parts = nn.ModuleList(projection(config.hidden_size, rows) for rows in splits)
-        cap = find(config.architecture).softcap(config)
-        self.bound = nn.Identity() if cap is None else Softcap(cap)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """hidden (1, C, 1, T) -> the logits (1, V_i, 1, T) of each part."""
         hidden = self.norm(hidden)
         return tuple(self.bound(part(hidden)) for part in self.parts)
-
-
-class Softcap(nn.Module):
-    """Logits between -cap and cap. A program has cap and 1 / cap in fp16, which moves a logit by
-    less than its own rounding does, and all in the same order."""
-
-    def __init__(self, cap: float):
-        super().__init__()
-        self.cap, self.inverse = in_half(cap), in_half(1 / cap)
-
-    def forward(self, logits: Tensor) -> Tensor:
-        return torch.tanh(logits * self.inverse) * self.cap
 
 
 class Winner(nn.Module):
@@ -113,10 +100,10 @@ def norm_weight(config: DecoderConfig, read: Callable[[str], np.ndarray]) -> Ten
 
 
 def end_weights(config, end: str, read: Callable[[str], np.ndarray]) -> dict[str, Tensor]:
-    """The state dict of `Architecture.first`, `last` or `pooled`, as `end` says; {} if None."""
+    """The state dict of one of `Architecture.ends`; {} where there is none."""
     architecture = find(config.architecture)
     with torch.device("meta"):
-        module = getattr(architecture, end)(config)
+        module = architecture.ends(config).get(end)
     shapes = {name: p.shape for name, p in module.named_parameters()} if module else {}
     outer = architecture.outer(config)
     given = [(name, shape, outer[f"{end}.{name}"]) for name, shape in shapes.items()]
@@ -133,7 +120,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config, architecture = config, find(config.architecture)
         self.signatures = architecture.signatures(config)
-        self.first = architecture.first(config) or nn.Identity()
+        self.first = architecture.ends(config).get("first", nn.Identity())
         kinds = self.signatures.names
         self.layers = nn.ModuleList(architecture.block(config, kind) for kind in kinds)
         self.head = Head(config, (config.vocab_size,))

@@ -95,6 +95,11 @@ class Dense(Architecture, Generic[OwnConfig]):
     def host(self, config: OwnConfig) -> Host:
         return Host(rotary={"rope": config.rotary}, masks={"mask": config.sliding_window})
 
+    def ends(self, config: OwnConfig) -> "dict[str, nn.Module]":
+        from ane_book.models.base.layers import RMSNorm
+
+        return {"norm": RMSNorm(config.hidden_size, config.rms_norm_eps)}
+
     def attention(self, config: OwnConfig) -> "Attention":
         from ane_book.models.base.layers import Attention, Rotate
 

@@ -86,7 +86,12 @@ def read_sentences(fields: dict, positions: int) -> dict:
 class TextEncoder(Architecture):
     """What architectures with a `SentenceConfig` add: a module for pooled columns."""
 
-    def pooled(self, config: SentenceConfig) -> "nn.Module | None":
+    def ends(self, config) -> "dict[str, nn.Module]":
+        pooled = self.pooled(config)
+        return super().ends(config) | ({"pooled": pooled} if pooled else {})
+
+    def pooled(self, config) -> "nn.Module | None":
+        """The module for pooled columns, or None."""
         from ane_book.models.base.encoder import DenseLayers
 
         return DenseLayers(config.dense) if config.dense else None
@@ -127,8 +132,10 @@ class DecoderLayers(TextEncoder, Dense[OwnConfig]):
 
         return TextBlock(super().block(config, kind))
 
-    def last(self, config) -> "nn.Module":
-        return self.final_norm(config)
+    def ends(self, config) -> "dict[str, nn.Module]":
+        found = super().ends(config)
+        found["last"] = found.pop("norm")
+        return found
 
     def outer(self, config) -> dict[str, TensorSpec]:
         tensors = super().outer(config)
