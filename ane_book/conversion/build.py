@@ -222,11 +222,12 @@ class BundleBuilder:
 
     def write_per_layer(self, path: Path) -> None:
         """Write what every token gives to the layers, rows (V, L * P)."""
-        architecture, table = find(self.config.architecture), self._outer["per_layer.table"]
+        own, table = self.plan.signatures[0].own, self._outer["per_layer.table"]
+        assert own is not None, "what a model with such a table has"
         embedding = np.load(self.partial / "embedding.npy", mmap_mode="r")
         file = np.lib.format.open_memmap(path, "w+", np.float16, table.shape)
         at, given = 0, self.source.rows(table.name, ROWS)
-        for rows in architecture.per_layer_rows(self.config, self.read, embedding, given):
+        for rows in own.rows(self.read, embedding, given):
             file[at : at + len(rows)] = rounded(table.name, rows)
             at += len(rows)
         file.flush()

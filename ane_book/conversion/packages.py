@@ -38,7 +38,7 @@ def adapters_of(config: Any, R: int) -> Adapters | None:
     for name, parts in targets(config).items():
         own = [Target(module=p.name.removesuffix(".weight"), rows=p.shape[0]) for p in parts]
         slots[name] = Slot(inputs=parts[0].shape[1], targets=own)
-    return Adapters(rank=R, layers=find(config.architecture).layer_prefix, slots=slots)
+    return Adapters(rank=R, layers=find(config.architecture).checkpoint(config).layers, slots=slots)
 
 
 def _types(function: Declared) -> dict[str, dict[str, Type]]:

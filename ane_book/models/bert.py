@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Parameters, Task, TensorSpec
+from ane_book.models.base.architecture import FULL, Checkpoint, Parameters, Task, TensorSpec
 from ane_book.models.base.config import Layers, Vocabulary, Width
 from ane_book.models.base.sentence import (
     Length,
@@ -73,8 +73,6 @@ class Bert(TextEncoder):
     model_type = "bert"
     task: Task = "embedding"
     causal = False
-    layer_prefix = "encoder.layer"
-    base_prefix = "bert."
     Config = BertConfig
     fixed: ClassVar = {
         "position_embedding_type": "absolute",
@@ -164,11 +162,11 @@ class Bert(TextEncoder):
             **self.pooled_tensors(config),
         }
 
-    def repeats(self, config: BertConfig) -> frozenset[str]:
-        """Tensors that sentence vectors do not need: position ids and the pooler's layer."""
+    def checkpoint(self, config: BertConfig) -> Checkpoint:
+        """Sentence vectors need neither position ids nor the pooler's layer."""
         own = {tensor.name for tensor in self.pooled_tensors(config).values()}
         unused = {"embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"}
-        return frozenset(unused - own)
+        return Checkpoint("encoder.layer", base="bert.", repeats=frozenset(unused - own))
 
 
 class BertReranker(Reranking, Bert):

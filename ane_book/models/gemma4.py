@@ -20,16 +20,17 @@ embedding: modeling_rope_utils.py there.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 import math
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.models.base.alternating import SLIDING, TYPES, Local, LocalConfig, read_kinds
-from ane_book.models.base.architecture import FULL, Parameters, TensorSpec
+from ane_book.models.base.architecture import FULL, Checkpoint, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Width
 from ane_book.models.base.dense import head_norms
-from ane_book.models.base.signature import BlockSignature, attention
+from ane_book.models.base.signature import BlockSignature, OwnInput, attention
 from ane_book.rope import Factor, Rotary
 import numpy as np
 from pydantic import Field, model_validator
@@ -92,6 +93,8 @@ class Gemma4(Local[Gemma4Config]):
 
     model_type = "gemma4_text"
     Config: ClassVar[type[DecoderConfig]] = Gemma4Config
+    layers = "model.layers"  # of `checkpoint`
+    left_out: tuple[str, ...] = ()
     rope_theta = 1000000.0
     scalings = ("proportional",)
     fixed: ClassVar = {
@@ -174,7 +177,9 @@ class Gemma4(Local[Gemma4Config]):
         table, mask = self.inputs[base]
         ending = "_local" if base == SLIDING else ""  # of the cache's names: heads differ in size
         found = attention(config.of(kind), table, mask, ending)
-        found = replace(found, own=config.per_layer_size, lends=kind.endswith(LENDING))
+        P = config.per_layer_size
+        rows = OwnInput(P, partial(self.per_layer_rows, config)) if P else None
+        found = replace(found, own=rows, lends=kind.endswith(LENDING))
         return replace(found, keeps={}, reads=found.caches) if kind.endswith(BORROWING) else found
 
     def rotary(self, config: Gemma4Config) -> Rotary:
@@ -244,12 +249,12 @@ class Gemma4(Local[Gemma4Config]):
         }
         return super().outer(config) | (own if P else {})
 
-    def repeats(self, config: Gemma4Config) -> frozenset[str]:
-        """A tied head, and keys and values of layers that do not use them."""
-        names = ("k_proj", "v_proj", "k_norm", "v_norm")
+    def checkpoint(self, config: Gemma4Config) -> Checkpoint:
+        """Layers that do not use keys and values of their own may have them."""
+        found, names = super().checkpoint(config), ("k_proj", "v_proj", "k_norm", "v_norm")
         behind = range(config.num_layers - config.borrowing_layers, config.num_layers)
-        own = (f"{self.layer_prefix}.{i}.self_attn.{name}.weight" for i in behind for name in names)
-        return super().repeats(config) | {*own}
+        own = {f"{self.layers}.{i}.self_attn.{name}.weight" for i in behind for name in names}
+        return Checkpoint(self.layers, left_out=self.left_out, repeats=found.repeats | own)
 
     def per_layer_rows(
         self,
@@ -258,6 +263,7 @@ class Gemma4(Local[Gemma4Config]):
         embedding: np.ndarray,
         table: Iterator[np.ndarray],
     ) -> Iterator[np.ndarray]:
+        """As `OwnInput` says."""
         outer, P = self.outer(config), config.per_layer_size
         matrix, norm = (read(outer[f"per_layer.{name}"].name) for name in ("projection", "norm"))
         at, eps = 0, config.rms_norm_eps
@@ -274,7 +280,7 @@ class Gemma4WithVision(Gemma4):
     are left out."""
 
     model_type = "gemma4"
-    layer_prefix = "model.language_model.layers"
+    layers = "model.language_model.layers"
     left_out = ("model.vision_tower.", "model.embed_vision.", "model.audio_tower.",
                 "model.embed_audio.")  # fmt: skip
 

@@ -70,11 +70,19 @@ class Lfm2Config(DecoderConfig):
     taps: Annotated[int, Field(ge=2, le=64)]  # K, tokens that a convolution takes
 
 
+def fields_of_gguf(fields: dict, number: Callable[..., float]) -> dict:
+    return fields | {
+        "norm_eps": fields["rms_norm_eps"],
+        "block_auto_adjust_ff_dim": False,  # the file has the size itself
+        "conv_L_cache": number("shortconv.l_cache"),
+    }
+
+
 class Lfm2(Dense[Lfm2Config]):
     """`model_type` "lfm2": the dense text models."""
 
     model_type = "lfm2"
-    gguf: GGUF | None = GGUF("lfm2", OUTSIDE, OPERATORS)
+    gguf: GGUF | None = GGUF("lfm2", OUTSIDE, OPERATORS, fields_of_gguf)
     Config: ClassVar[type[DecoderConfig]] = Lfm2Config
     rope_theta = 1000000.0
     fixed: ClassVar = Dense.fixed | {"conv_bias": False}
@@ -145,13 +153,6 @@ class Lfm2(Dense[Lfm2Config]):
     def outer(self, config: Lfm2Config) -> dict[str, TensorSpec]:
         norm = TensorSpec("model.embedding_norm.weight", (config.hidden_size,))
         return super().outer(config) | {"norm": norm}
-
-    def from_gguf(self, fields: dict, number: Callable[..., float]) -> dict:
-        return fields | {
-            "norm_eps": fields["rms_norm_eps"],
-            "block_auto_adjust_ff_dim": False,  # the file has the size itself
-            "conv_L_cache": number("shortconv.l_cache"),
-        }
 
 
 def _feed_forward(fields: dict, size: int) -> int:

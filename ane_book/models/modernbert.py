@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.models.base.alternating import TYPES, Local, LocalConfig, read_kinds
-from ane_book.models.base.architecture import FULL, Parameters, Task, TensorSpec
+from ane_book.models.base.architecture import FULL, Checkpoint, Parameters, Task, TensorSpec
 from ane_book.models.base.sentence import Reranking, SentenceConfig, TextEncoder, read_sentences
 from ane_book.models.base.signature import BlockSignature
 
@@ -39,8 +39,6 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
     model_type = "modernbert"
     task: Task = "embedding"
     causal = False
-    layer_prefix = "layers"
-    base_prefix = "model."
     left_out: tuple[str, ...] = ("head.", "decoder.")  # of a masked language model
     Config = ModernBertConfig
     rope_theta = 160000.0
@@ -120,8 +118,8 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
             **self.pooled_tensors(config),
         }
 
-    def repeats(self, config: ModernBertConfig) -> frozenset[str]:
-        return frozenset()
+    def checkpoint(self, config: ModernBertConfig) -> Checkpoint:
+        return Checkpoint("layers", base="model.", left_out=self.left_out)
 
 
 class ModernBertReranker(Reranking, ModernBert):

@@ -170,7 +170,7 @@ class PrivacyFilter(Architecture):
             "mixture_norm.weight": (TensorSpec("post_attention_layernorm.weight", (C,)),),
             "router.weight": (TensorSpec("mlp.router.weight", (E, C)),),
             "router.bias": (TensorSpec("mlp.router.bias", (E,)),),
-            **self.experts(config).parameters("mixture", "mlp.experts"),
+            **self.experts(config).parameters(),
         }
 
     def outer(self, config: PrivacyFilterConfig) -> dict[str, TensorSpec]:

@@ -17,7 +17,7 @@ from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.layout import Tail
 from ane_book.models.base.alternating import SLIDING, Local
-from ane_book.models.base.architecture import FULL, Architecture, Parameters, TensorSpec
+from ane_book.models.base.architecture import FULL, Architecture, Checkpoint, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Real, Width
 from ane_book.models.base.dense import (
     layer_types,
@@ -79,7 +79,6 @@ class Zaya(Architecture):
 
     model_type = "zaya"
     Config = ZayaConfig
-    after_mixture: ClassVar = ("mixture_scaling.", "mixture_residual.")
     fixed: ClassVar = {
         "hidden_act": "silu",
         "attention_bias": False,
@@ -177,6 +176,7 @@ class Zaya(Architecture):
             config.intermediate_size,
             config.experts,
             silent=1,
+            after=("mixture_scaling.", "mixture_residual."),
         )
 
     def ends(self, config: ZayaConfig) -> "dict[str, nn.Module]":
@@ -210,7 +210,7 @@ class Zaya(Architecture):
             "router.down.weight": (TensorSpec("mlp.gate.down_proj.weight", (R, C)),),
             "router.down.bias": (TensorSpec("mlp.gate.down_proj.bias", (R,)),),
             **_router(config, first=kind.endswith(FIRST)),
-            **self.experts(config).parameters("mixture", "mlp.experts"),
+            **self.experts(config).parameters(),
             **_residual("mixture", "post_mlp_residual_scale", C),
         }
 
@@ -224,8 +224,8 @@ class Zaya(Architecture):
             **tensors,
         }
 
-    def repeats(self, config: ZayaConfig) -> frozenset[str]:
-        return tied_names(config)
+    def checkpoint(self, config: ZayaConfig) -> Checkpoint:
+        return Checkpoint(repeats=tied_names(config))
 
 
 def _attention(config: ZayaConfig) -> Parameters:

@@ -112,9 +112,9 @@ class TestLayout:
     def test_of_the_real_model_keeps_every_product_narrow(self):
         packed = Experts(128, 640, 640, "packed", biases=True, flipped=True)
         assert [len(group) for group in packed.groups] == [32] * 4
-        for parts in packed.parameters("m", "e").values():
+        for parts in packed.parameters().values():
             assert max(parts[0].given) <= 65_536  # the engine's longest axis
-        downs = [p[0].given for n, p in packed.parameters("m", "e").items() if "down.w" in n]
+        downs = [p[0].given for n, p in packed.parameters().items() if "down.w" in n]
         assert downs == [(640, DEEPEST)] * 4
 
     @pytest.mark.parametrize("flipped", [False, True])
@@ -127,16 +127,16 @@ class TestLayout:
         E, C, F, T = 3, 6, 4, 5
         torch.manual_seed(0)
         gate_up, down = torch.randn(E, 2 * F, C), torch.randn(E, C, F)
-        layout = Experts(E, C, F, strategy, flipped=flipped)
+        layout = Experts(E, C, F, strategy, flipped=flipped, theirs="e")
         assert len(layout.groups) == groups
         stored = {"e.gate_up_proj": gate_up, "e.down_proj": down}
         stored = {n: (v.mT if flipped else v).contiguous().numpy() for n, v in stored.items()}
         mixture = Mixture(layout, lambda gate, up: torch.sigmoid(gate) * up)
-        for name, (part,) in layout.parameters("m", "e").items():
+        for name, (part,) in layout.parameters().items():
             assert stored[part.name].shape == part.shape
             rows = part.rows(stored[part.name])
             assert rows.shape == part.given
-            parameter = mixture.get_parameter(name.removeprefix("m."))
+            parameter = mixture.get_parameter(name.removeprefix("mixture."))
             parameter.data.copy_(torch.from_numpy(rows).view(parameter.shape))
         x, gates = torch.randn(C, T), torch.rand(E, T)
         expected = torch.zeros(C, T)

@@ -69,7 +69,7 @@ def test_tensors_are_those_of_the_checkpoint(size):
     model = tiny_zaya(size)
     config = read_config(model.config.to_dict())
     found = find(config.architecture).tensors(config)
-    tied = find(config.architecture).repeats(config)
+    tied = find(config.architecture).checkpoint(config).repeats
     state = {n: tuple(v.shape) for n, v in model.state_dict().items() if n not in tied}
     assert found == state
 

@@ -7,7 +7,7 @@ the blocks is data, so nothing here imports torch until a block is built.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -81,12 +81,30 @@ Parameters = dict[str, tuple[TensorSpec, ...]]
 
 @dataclass(frozen=True)
 class GGUF:
-    """Names in a GGUF file -> names in `transformers`, without ".weight" or ".bias" unless the two
-    differ in it. A * is the number of an expert, whose tensors are a stack in a GGUF."""
+    """How a GGUF file tells what a checkpoint of `transformers` does. Names are without ".weight"
+    or ".bias" unless the two differ in it; a * is the number of an expert, whose tensors are a
+    stack in a GGUF.
+
+    fields: adapts the fields of config.json, those that all architectures share, to what this one
+    stores its own way; its second argument, number(key, default), reads the metadata. rows: makes
+    of a tensor what `transformers` stores under its name, for a model's config.
+    """
 
     architecture: str  # the metadata's `general.architecture`
-    outer: dict[str, str]  # tensors outside of the layers
+    outer: dict[str, str]  # tensors outside of the layers -> names in `transformers`
     layer: dict[str, str]  # what follows "blk.7." -> what follows "model.layers.7."
+    fields: Callable[[dict, Callable[..., float]], dict] = lambda fields, number: fields
+    rows: Callable[[Any, str, np.ndarray], np.ndarray] = lambda config, name, array: array
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """How a checkpoint of `transformers` names its tensors."""
+
+    layers: str = "model.layers"  # the names of layer 7's tensors begin with this and ".7."
+    base: str = ""  # a prefix that names have or lack, by the class that saved it
+    left_out: tuple[str, ...] = ()  # prefixes of tensors that are of another model
+    repeats: frozenset[str] = frozenset()  # tensors that are not needed, such as a tied head
 
 
 class Architecture(ABC):
@@ -99,17 +117,10 @@ class Architecture(ABC):
     task: Task = "text-generation"  # what its bundles are for: see `ane_book.bundle`
     causal = True  # whether a token sees those before it alone
     gguf: GGUF | None = None  # None: llama.cpp has no architecture of its own for it
-    layer_prefix = "model.layers"  # the names of layer 7's tensors begin with this and ".7."
-    left_out: tuple[str, ...] = ()  # prefixes of a checkpoint's tensors that are of another model
-    #: A prefix that a checkpoint's names have or lack, by the class that saved it.
-    base_prefix = ""
 
     #: Fields of config.json for which this library supports one value only. A model with another
     #: value would convert without an error and then give wrong answers.
     fixed: ClassVar[Mapping[str, Any]] = {}
-
-    #: Prefixes of the parameters of a block that are applied after its mixture of experts.
-    after_mixture: ClassVar[tuple[str, ...]] = ()
 
     @property
     def name(self) -> str:
@@ -155,20 +166,6 @@ class Architecture(ABC):
         own = {kind: self.signature(config, kind) for kind in dict.fromkeys(kinds)}
         return Signatures(kinds, own)
 
-    def per_layer_rows(
-        self,
-        config,
-        read: Callable[[str], np.ndarray],
-        embedding: np.ndarray,
-        table: Iterator[np.ndarray],
-    ) -> Iterator[np.ndarray]:
-        """Yield what tokens give to all layers, rows (n, L * P) float32, some tokens at a time.
-
-        read(name) gives a tensor by its `transformers` name; embedding: (V, C), fp16; table: the
-        rows of the tensor `per_layer.table`, in order.
-        """
-        return table
-
     def ends(self, config) -> "dict[str, nn.Module]":
         """The modules before and behind the layers.
 
@@ -199,30 +196,12 @@ class Architecture(ABC):
     def tensors(self, config) -> dict[str, Shape]:
         """The shape of every tensor by its `transformers` name, in the order of use."""
         embedding, *rest = self.outer(config).values()
-        shapes = {embedding.name: embedding.shape}
+        shapes, prefix = {embedding.name: embedding.shape}, self.checkpoint(config).layers
         for i, kind in enumerate(self.kinds(config)):
             for parts in self.parameters(config, kind).values():
-                shapes |= {f"{self.layer_prefix}.{i}.{part.name}": part.shape for part in parts}
+                shapes |= {f"{prefix}.{i}.{part.name}": part.shape for part in parts}
         return shapes | {tensor.name: tensor.shape for tensor in rest}
 
-    def pieces(self, config) -> dict[str, list[tuple[str, ...]]]:
-        """The tensors that files may hold in pieces: of each item along the first axis, by the
-        tensor's name, the matrices whose rows are one below the other; {} for most models."""
-        return {}
-
-    def repeats(self, config) -> frozenset[str]:
-        """Tensors that a checkpoint may hold but that are not needed, such as a tied head."""
-        return frozenset()
-
-    # --- GGUF
-
-    def from_gguf(self, fields: dict, number: Callable[..., float]) -> dict:
-        """Adapt the `config.json` fields of a GGUF to what this architecture stores its own way.
-
-        fields: those that all architectures share. number(key, default) reads the metadata.
-        """
-        return fields
-
-    def rows_of_gguf(self, config, name: str, array: np.ndarray) -> np.ndarray:
-        """Convert a tensor read from a GGUF to what `transformers` stores under `name`."""
-        return array
+    def checkpoint(self, config) -> Checkpoint:
+        """How checkpoints name the tensors."""
+        return Checkpoint()

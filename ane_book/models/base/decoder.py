@@ -68,7 +68,8 @@ def block_weights(
     parameters to read; None for all.
     """
     architecture = find(config.architecture)
-    kind, prefix = architecture.kinds(config)[layer], f"{architecture.layer_prefix}.{layer}"
+    kind = architecture.kinds(config)[layer]
+    prefix = f"{architecture.checkpoint(config).layers}.{layer}"
     with torch.device("meta"):  # shapes alone, no memory
         shapes = dict(architecture.block(config, kind).named_parameters())
     read = lru_cache(maxsize=1)(read)  # consecutive experts come from the same stacked tensor

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Architecture, Parameters, TensorSpec
+from ane_book.models.base.architecture import FULL, Architecture, Checkpoint, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ class Dense(Architecture, Generic[OwnConfig]):
     def outer(self, config: OwnConfig) -> dict[str, TensorSpec]:
         return outer_tensors(config)
 
-    def repeats(self, config: OwnConfig) -> frozenset[str]:
-        return tied_names(config)
+    def checkpoint(self, config: OwnConfig) -> Checkpoint:
+        return Checkpoint(repeats=tied_names(config))
 
 
 def outer_tensors(config: DecoderConfig) -> dict[str, TensorSpec]:

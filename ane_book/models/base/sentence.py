@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from ane_book.errors import UnsupportedModel
-from ane_book.models.base.architecture import FULL, GGUF, Architecture, Task, TensorSpec
+from ane_book.models.base.architecture import FULL, GGUF, Architecture, Checkpoint, Task, TensorSpec
 from ane_book.models.base.config import ModelConfig, Width
 from ane_book.models.base.dense import Dense, OwnConfig
 from ane_book.models.base.signature import BlockSignature
@@ -116,7 +116,6 @@ class DecoderLayers(TextEncoder, Dense[OwnConfig]):
 
     variant = "embedding"
     task: Task = "embedding"
-    base_prefix = "model."
     gguf: GGUF | None = None
 
     def read(self, fields: dict) -> dict:
@@ -136,6 +135,9 @@ class DecoderLayers(TextEncoder, Dense[OwnConfig]):
         found = super().ends(config)
         found["last"] = found.pop("norm")
         return found
+
+    def checkpoint(self, config) -> Checkpoint:
+        return replace(super().checkpoint(config), base="model.")
 
     def outer(self, config) -> dict[str, TensorSpec]:
         tensors = super().outer(config)

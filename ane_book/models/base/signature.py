@@ -8,7 +8,7 @@ plans its memory or writes its package reads it here, and `Signatures` for sever
 Letters: see `ane_book.models.base`; P channels of a layer's own input.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from ane_book.models.base.config import DecoderConfig
 
 if TYPE_CHECKING:
     from ane_book.models.base.experts import Experts
+    import numpy as np
 
 
 SHARED = "shared_"  # before a cache's name: its new rows, which layers without their own take
@@ -60,6 +61,18 @@ class Columns:
         return 1, self.channels, 1, call.tokens
 
 
+@dataclass(frozen=True)
+class OwnInput(Columns):
+    """What the host gives to each layer of its own, by the token alone: P channels.
+
+    rows(read, embedding, table) yields what tokens give to all layers, rows (n, L * P) float32,
+    some tokens at a time. read(name) gives a tensor by its `transformers` name; embedding: (V, C),
+    fp16; table: the rows of the tensor `per_layer.table`, in order.
+    """
+
+    rows: "Callable[..., Iterator[np.ndarray]]"
+
+
 HostInput = Table | MaskInput | Columns
 
 
@@ -67,15 +80,15 @@ HostInput = Table | MaskInput | Columns
 class BlockSignature:
     """One kind of block.
 
-    host: what the host computes for it, by name. own: P, of the input of each layer that depends on
-    the token alone; 0 for none. keeps: what it keeps from call to call. reads: the caches that it
-    reads and does not write, those of the last layer before it that keeps them, with whose new rows
-    they come. takes, gives: the channels of other activations that blocks pass to later ones.
-    lends: it gives the new rows of its cache to later layers. mixture: its experts, if it has any.
+    host: what the host computes for it, by name. own: its own input, as every layer has it. keeps:
+    what it keeps from call to call. reads: the caches that it reads and does not write, those of
+    the last layer before it that keeps them, with whose new rows they come. takes, gives: the
+    channels of other activations that blocks pass to later ones. lends: it gives the new rows of
+    its cache to later layers. mixture: its experts, if it has any.
     """
 
     host: Mapping[str, HostInput]
-    own: int = 0
+    own: OwnInput | None = None
     keeps: Mapping[str, Kept] = field(default_factory=dict)
     reads: Mapping[str, Rows] = field(default_factory=dict)
     takes: Mapping[str, int] = field(default_factory=dict)
@@ -101,7 +114,7 @@ class BlockSignature:
     @property
     def arguments(self) -> dict[str, HostInput | Kept]:
         """What it takes behind the hidden state, by name and in order."""
-        own = {PER_LAYER: Columns(self.own)} if self.own else {}
+        own = {PER_LAYER: self.own} if self.own else {}
         taken = {name: Columns(channels) for name, channels in self.taken.items()}
         return {**self.host, **own, **self.keeps, **self.reads, **taken}
 
@@ -199,3 +212,10 @@ class Signatures:
         given = {name for kind in before for name in self.kinds[kind].given}
         taken = {name for kind in behind for name in self.kinds[kind].taken}
         return {name: R for name, R in self.carried.items() if name in given & taken}
+
+    def pieces(self, layers: str) -> dict[str, list[tuple[str, ...]]]:
+        """The tensors of all layers that files may hold in pieces (`Experts.pieces`); layers: what
+        the names of layers begin with."""
+        mixed = [(i, own.mixture) for i, own in enumerate(self) if own.mixture]
+        parts = [mixture.pieces(f"{layers}.{i}") for i, mixture in mixed]
+        return {name: pieces for part in parts for name, pieces in part.items()}

@@ -89,6 +89,8 @@ class Sparse(Dense[Any]):
             config.expert_size,
             config.experts,
             taken=config.experts_per_token,
+            theirs=f"{self.mlp}.experts",
+            matrices=self.matrices,
         )
 
     def block(self, config, kind: str = FULL) -> Any:
@@ -110,28 +112,8 @@ class Sparse(Dense[Any]):
         return {
             **around,
             "router.scores.weight": (scores,),
-            **self.experts(config).parameters("mixture", f"{self.mlp}.experts"),
+            **self.experts(config).parameters(),
         }
-
-    def from_gguf(self, fields: dict, number: Callable[..., float]) -> dict:
-        return super().from_gguf(fields, number) | {
-            "num_experts": number("expert_count"),
-            "num_experts_per_tok": number("expert_used_count"),
-            "moe_intermediate_size": number("expert_feed_forward_length"),
-            "norm_topk_prob": bool(number("expert_weights_norm", True)),  # llama.cpp's default
-        }
-
-    def pieces(self, config) -> dict[str, list[tuple[str, ...]]]:
-        gate, up, down = self.matrices
-        found = {}
-        for i in (i for i, sparse in enumerate(config.sparse_layers) if sparse):
-            own = f"{self.layer_prefix}.{i}.{self.mlp}.experts"
-            for stack, names in (("gate_up_proj", (gate, up)), ("down_proj", (down,))):
-                found[f"{own}.{stack}"] = [
-                    tuple(f"{own}.{expert}.{name}.weight" for name in names)
-                    for expert in range(config.num_experts)
-                ]
-        return found
 
 
 def gguf_experts(mlp: str, gate: str, up: str, down: str) -> dict[str, str]:
@@ -139,3 +121,13 @@ def gguf_experts(mlp: str, gate: str, up: str, down: str) -> dict[str, str]:
     stacks = {"ffn_gate_exps": gate, "ffn_up_exps": up, "ffn_down_exps": down}
     named = {ours: f"{mlp}.experts.*.{name}" for ours, name in stacks.items()}
     return {"ffn_gate_inp": f"{mlp}.gate", **named}
+
+
+def sparse_fields(fields: dict, number: Callable[..., float]) -> dict:
+    """The fields of config.json that the metadata of a GGUF says of a mixture."""
+    return fields | {
+        "num_experts": number("expert_count"),
+        "num_experts_per_tok": number("expert_used_count"),
+        "moe_intermediate_size": number("expert_feed_forward_length"),
+        "norm_topk_prob": bool(number("expert_weights_norm", True)),  # llama.cpp's default
+    }
