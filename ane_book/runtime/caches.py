@@ -1,5 +1,6 @@
 """What a package keeps from call to call, each kind by its own rule: `StateCache`, `HostCache`,
-`TailCache` and `MemoryCache` give inputs before a call, and accept outputs after it.
+`TailCache`, `MemoryCache`. Before a call `inputs` gives what it takes of each; after it `accept`
+takes what is for each out of its outputs; `clear` forgets everything.
 
 In a bundle with tiers, a cache has the slots of the tier that was called last; when a function of
 another tier is called, the rows so far are copied into a cache of that one.
@@ -8,7 +9,7 @@ Letters: see `ane_book.layout`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ane_book.layout import CallShape, Recurrent, Shape, Store, Tail
 from ane_book.runtime.memory import Copies
@@ -23,22 +24,6 @@ class CacheCall(NamedTuple):
     at: int
     tokens: int
     shape: CallShape
-
-
-class Cache(Protocol):
-    """Something that a package keeps; `inputs` and `accept` come in turn."""
-
-    def inputs(self, call: CacheCall) -> Arrays:
-        """What the call takes of it."""
-        ...
-
-    def accept(self, outputs: Arrays, call: CacheCall) -> None:
-        """Take what is for it out of the call's outputs."""
-        ...
-
-    def clear(self) -> None:
-        """Forget everything."""
-        ...
 
 
 class StateCache:
@@ -58,9 +43,11 @@ class StateCache:
             self.state = self._make[call.shape.slots]()
             for store in () if former is None else self._stores:
                 shape, array = store.shape(call.shape), former.read_state(store.name)
-                cache = not isinstance(store.kind, Recurrent)  # a memory is the same in every tier
-                array = _grown(array, shape, call, self._dtype) if cache else array
-                self.state.write_state(store.name, array)
+                if isinstance(store.kind, Recurrent):  # the same in every tier
+                    self.state.write_state(store.name, array)
+                elif call.at:
+                    array = _grown(array, shape, call, self._dtype)
+                    self.state.write_state(store.name, array)
         return {}
 
     def accept(self, outputs: Arrays, call: CacheCall) -> None:
@@ -74,51 +61,47 @@ class StateCache:
 
 
 class HostCache:
-    """Keys or values in an array of the host's."""
+    """Keys or values in an array of the host's, made by the first call."""
 
-    _array: np.ndarray | None = None
+    _array: np.ndarray
 
     def __init__(self, store: Store, dtype: np.dtype):
         self._store, self._dtype = store, dtype
+        self.clear()
 
     def inputs(self, call: CacheCall) -> Arrays:
         shape = self._store.shape(call.shape)
-        if self._array is None or self._array.shape != shape:
+        if self._array.shape != shape:
             self._array = _grown(self._array, shape, call, self._dtype)
         return {self._store.name: self._array}
 
     def accept(self, outputs: Arrays, call: CacheCall) -> None:
-        assert self._array is not None, "what `inputs` made"
         new, rows = outputs.pop(f"new_{self._store.name}"), call.shape.layout.at
         self._array[rows(call.at, call.at + call.tokens)] = new[rows(0, call.tokens)]
 
     def clear(self) -> None:
-        self._array = None
+        self._array = np.zeros((0,) * 4, self._dtype)
 
 
 class TailCache:
     """The columns of an activation of all tokens, W zeros before them: so a session can go back to
     any token. They are the same in every tier; context: the slots of the largest."""
 
-    _columns: np.ndarray | None = None
-
     def __init__(self, store: Store, dtype: np.dtype, context: int):
         self._name, self._shape = store.name, store.held(CallShape(1, context))
         self._width, self._dtype = self._shape[3] - context, dtype
+        self.clear()
 
     def inputs(self, call: CacheCall) -> Arrays:
-        if self._columns is None:
-            self._columns = np.zeros(self._shape, self._dtype)
         before = self._columns[..., call.at : call.at + self._width]
         return {self._name: np.ascontiguousarray(before)}
 
     def accept(self, outputs: Arrays, call: CacheCall) -> None:
-        assert self._columns is not None, "what `inputs` made"
         new, at = outputs.pop(f"new_{self._name}"), self._width + call.at
         self._columns[..., at : at + call.tokens] = new[..., : call.tokens]
 
     def clear(self) -> None:
-        self._columns = None
+        self._columns = np.zeros(self._shape, self._dtype)
 
 
 class MemoryCache:
@@ -143,6 +126,9 @@ class MemoryCache:
         self._copies = Copies(shape, self._dtype, self._store.name)
 
 
+Cache = StateCache | HostCache | TailCache | MemoryCache
+
+
 def caches_of(
     stores: Sequence[Store], states: StateCache, dtype: np.dtype, context: int
 ) -> list[Cache]:
@@ -158,10 +144,10 @@ def caches_of(
     return found
 
 
-def _grown(former: np.ndarray | None, shape: Shape, call: CacheCall, dtype: np.dtype) -> np.ndarray:
+def _grown(former: np.ndarray, shape: Shape, call: CacheCall, dtype: np.dtype) -> np.ndarray:
     """A cache of this shape that begins with the rows of another one before the call's."""
     cache = np.zeros(shape, dtype)
-    if former is not None and call.at:
+    if former.size:
         rows = call.shape.layout.at(0, call.at)
         cache[rows] = former[rows]
     return cache
