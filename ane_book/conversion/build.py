@@ -19,7 +19,7 @@ from typing import Any
 from ane_book.bundle import Bundle, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
-from ane_book.bundle.parts import Embedding, Part, Source, Tags, Vectors
+from ane_book.bundle.parts import Embedding, Source, Tags, Vectors
 from ane_book.conversion.ahead import ahead
 from ane_book.conversion.encoding import Encoding, StoredEncoding, rounded
 from ane_book.conversion.golden import GoldenPass
@@ -106,11 +106,10 @@ class BundleBuilder:
         """The functions of a package without a cache: name -> T, the tokens that a call takes."""
         return self.recipe.widths
 
-    def called(self, program: Program) -> dict[str, tuple[int, int | None]]:
-        """The functions of a program: name -> (T, S); S is None where it attends to no cache."""
-        if program.has_cache:
-            return {name: (call.tokens, call.slots or None) for name, call in self.calls.items()}
-        return {name: (T, None) for name, T in self.functions.items()}
+    def called(self, program: Program) -> dict[str, CallShape]:
+        """The functions of a program, and the shape of a call of each."""
+        plain = {name: CallShape(T) for name, T in self.functions.items()}
+        return self.calls if program.has_cache else plain
 
     @cached_property
     def golden(self) -> GoldenPass:
@@ -284,15 +283,8 @@ class BundleBuilder:
 
     def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
         """Write the package of some layers; `weights` yields the state dict of each."""
-        ends = self._ends(layers.start, layers.stop)
+        ends = decoder.ends_of(self.config, layers, self.read)
         write_shard(path, self.config, self.recipe, pieces, layers, weights, ends)
-
-    def _ends(self, first: int, last: int) -> dict[str, dict[str, torch.Tensor]]:
-        """State dicts of the modules before the first layer and after the last, where [first, last)
-        reaches that end of the model."""
-        has = {"first": first == 0, "last": last == self.config.num_layers}
-        names = [end for end, here in has.items() if here]
-        return {end: decoder.end_weights(self.config, end, self.read) for end in names}
 
     def _write_pieces(self, layers: range, programs: list[Program], pieces: dict) -> None:
         """Write one layer that is cut at its experts: a package for its trunk and each expert."""
@@ -309,7 +301,7 @@ class BundleBuilder:
     def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, torch.Tensor]) -> None:
         """Write the trunk before a layer's experts; `state` is the state dict of that layer."""
         states = self.behind(layer - 1, pieces) if layer else {}, state
-        ends = self._ends(layer, layer)
+        ends = decoder.ends_of(self.config, range(layer, layer), self.read)
         write_trunk(path, self.config, self.recipe, pieces, layer, states, ends)
 
     def behind(self, layer: int, pieces: dict) -> dict[str, torch.Tensor]:
@@ -374,14 +366,9 @@ class BundleBuilder:
     def tokenizer(self) -> TokenizerFiles:
         return self.source.tokenizer()
 
-    @property
-    def _parts(self) -> list[Part]:
-        """The manifest's entries of all packages, read from the packages as written."""
-        programs = self.plan.programs
-        return [part_of(self.partial, program, self.called(program)) for program in programs]
-
     def _write_manifest(self, path: Path) -> None:
-        config, packages = self.config, self._parts  # while the last file is hashed
+        config, programs = self.config, self.plan.programs
+        packages = [part_of(self.partial, own, self.called(own)) for own in programs]
         hashes, sizes = self.journal.hashes(), regular_files(self.partial)
         manifest = Manifest(
             name=self.name,

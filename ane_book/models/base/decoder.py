@@ -114,6 +114,14 @@ def end_weights(config, end: str, read: Callable[[str], np.ndarray]) -> dict[str
     }
 
 
+def ends_of(
+    config, layers: range, read: Callable[[str], np.ndarray]
+) -> dict[str, dict[str, Tensor]]:
+    """The state dicts of the modules before and behind all layers that these layers reach."""
+    has = {"first": layers.start == 0, "last": layers.stop == config.num_layers}
+    return {end: end_weights(config, end, read) for end, here in has.items() if here}
+
+
 class Decoder(nn.Module):
     """All layers and the head, for tests and chapters: embeddings in, logits and KV rows out."""
 
