@@ -38,7 +38,7 @@ class StateCache:
         self._slots = 0
 
     def inputs(self, call: CacheCall) -> Arrays:
-        if self._stores and self._slots != call.shape.slots:
+        if self._slots != call.shape.slots:
             former, self._slots = self.state, call.shape.slots
             self.state = self._make[call.shape.slots]()
             for store in () if former is None else self._stores:
@@ -64,14 +64,15 @@ class HostCache:
     """Keys or values in an array of the host's, made by the first call."""
 
     _array: np.ndarray
+    _slots: int
 
     def __init__(self, store: Store, dtype: np.dtype):
         self._store, self._dtype = store, dtype
         self.clear()
 
     def inputs(self, call: CacheCall) -> Arrays:
-        shape = self._store.shape(call.shape)
-        if self._array.shape != shape:
+        if self._slots != call.shape.slots:
+            shape, self._slots = self._store.shape(call.shape), call.shape.slots
             self._array = _grown(self._array, shape, call, self._dtype)
         return {self._store.name: self._array}
 
@@ -80,7 +81,7 @@ class HostCache:
         self._array[rows(call.at, call.at + call.tokens)] = new[rows(0, call.tokens)]
 
     def clear(self) -> None:
-        self._array = np.zeros((0,) * 4, self._dtype)
+        self._array, self._slots = np.zeros((0,) * 4, self._dtype), 0
 
 
 class TailCache:
@@ -133,7 +134,7 @@ def caches_of(
     stores: Sequence[Store], states: StateCache, dtype: np.dtype, context: int
 ) -> list[Cache]:
     """The caches of a package: of its states, and of each of its stores that needs one."""
-    found: list[Cache] = [states]
+    found: list[Cache] = [states] if any(store.is_state for store in stores) else []
     for store in stores:
         if isinstance(store.kind, Recurrent):
             found.append(MemoryCache(store, dtype, states))

@@ -109,7 +109,8 @@ class ShardRunner:
         """
         shape = self._shapes[function]
         call = CacheCall(int(values["position"][0]) if shape.slots else 0, tokens, shape)
-        inputs = {name: values[name] for name in self._given[function]} | self._adapter
+        inputs = {name: values[name] for name in self._given[function]}
+        inputs |= self._adapter
         if PER_LAYER in inputs:  # (L, P, 1, T), of all layers
             inputs[PER_LAYER] = inputs[PER_LAYER][self._span]
         for cache in self._caches:
