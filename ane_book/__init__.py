@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ane_book.evidence.laws import check
     from ane_book.options import RecipeOptions
     from ane_book.reference import reference_models
-    from ane_book.runtime import Embedder, Reranker, Session, Tagger
+    from ane_book.runtime import Embedder, Session, Tagger
     from ane_book.runtime.backends import Backend
     from mlprogram import MLProgram
     from mlprogram.ane.placement import place
@@ -33,7 +33,6 @@ __all__ = [
     "Bundle",
     "Embedder",
     "MLProgram",
-    "Reranker",
     "Session",
     "Tagger",
     "check",
@@ -50,7 +49,6 @@ _HOMES = {
     "Bundle": "ane_book.bundle",
     "Embedder": "ane_book.runtime",
     "MLProgram": "mlprogram",
-    "Reranker": "ane_book.runtime",
     "Session": "ane_book.runtime",
     "Tagger": "ane_book.runtime",
     "check": "ane_book.evidence.laws",
@@ -67,11 +65,11 @@ def load(
     backend: "Backend | str | None" = None,
     force: bool = False,
     **recipe: Any,
-) -> "Session | Embedder | Reranker | Tagger":
+) -> "Session | Embedder | Tagger":
     """A bundle's folder, or a reference model, which is converted at first use, ready to be used.
 
-    It is a `Session` for a model that generates text, an `Embedder` for one that makes vectors, a
-    `Reranker` for one that scores documents, and a `Tagger` for one that labels tokens.
+    It is a `Session` for a model that generates text, an `Embedder` for one that makes vectors, and
+    a `Tagger` for one that labels tokens.
 
     precision: "fp16" or, with the executor, "fp32" or "ane" (`MLProgram`). backend: "mil", "coreml"
     or a `Backend`; None for the best that runs here. force: run a bundle that failed parity by its
@@ -79,7 +77,7 @@ def load(
     bundle is held to it.
     """
     from ane_book.bundle import Bundle
-    from ane_book.runtime import Embedder, Reranker, Session, Tagger, choose_backend
+    from ane_book.runtime import Embedder, Session, Tagger, choose_backend
 
     backend = choose_backend(backend, precision)  # refused before a conversion, not after it
     if os.path.exists(os.path.join(model, "manifest.json")):
@@ -98,8 +96,6 @@ def load(
     match bundle.manifest.task:
         case "embedding":
             return Embedder(bundle, precision, backend, force)
-        case "reranking":
-            return Reranker(bundle, precision, backend, force)
         case "token-classification":
             return Tagger(bundle, precision, backend, force)
     return Session(bundle, precision, backend, force)
@@ -122,6 +118,10 @@ def plan(model: "str | Path", **recipe: "Unpack[RecipeOptions]") -> "Plan":
 
 
 def __getattr__(name: str):
+    if name == "Reranker":
+        from ane_book.errors import BY_LOGITS
+
+        raise AttributeError(f"ane_book.Reranker: {BY_LOGITS}")
     if name not in _HOMES:
         raise AttributeError(f"module 'ane_book' has no attribute {name!r}")
     from importlib import import_module

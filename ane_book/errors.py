@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 __all__ = [
+    "BY_LOGITS",
     "AneBookError",
     "BackendUnavailable",
     "InvalidBundle",
@@ -49,6 +50,13 @@ __all__ = [
     "printable",
     "refuse_pointer",
 ]
+
+
+#: What scores documents, and what weighs answers, since no code of this library does.
+BY_LOGITS = (
+    "a model that generates text does it by session.logits: book/api.md, 'Yes or no, or one of "
+    "several'"
+)
 
 
 def first_fault(error: "ValidationError") -> str:

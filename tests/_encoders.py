@@ -19,12 +19,12 @@ COMMON = {"intermediate_size": 112, "vocab_size": 257, "max_position_embeddings"
 PAD, CLS, SEP, UNKNOWN = range(4)
 
 
-def tiny_bert(size: str, **changes):
+def tiny_bert(size: str):
     """A random `transformers` encoder, fp16-exact weights, float32, evaluation mode."""
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
-    model = BertModel(BertConfig(**COMMON | SIZES[size] | changes)).eval().requires_grad_(False)
+    model = BertModel(BertConfig(**COMMON | SIZES[size])).eval().requires_grad_(False)
     with torch.no_grad():
         for value in model.parameters():
             value.add_(torch.randn_like(value) * 0.2) if value.dim() == 1 else value.mul_(4.0)
@@ -62,34 +62,13 @@ FAMILIES = {
         "type_vocab_size": 1, "pad_token_id": 1, "initializer_range": 0.1,
     }, "cls_token"),
 }  # fmt: skip
-#: Cross-encoders: their configuration, and what a tokenizer puts around a pair of texts.
-RERANKERS = {
-    "bert": ({
-        "model_type": "bert", "hidden_size": 48, "intermediate_size": 100,
-        "num_hidden_layers": 3, "num_attention_heads": 3, "max_position_embeddings": 60,
-        "initializer_range": 0.05,
-    }, "[CLS] $A [SEP] $B:1 [SEP]:1"),
-    "xlm-roberta": (  # the tokenizer's padding is 0, and [CLS] has no position where it is 1
-        FAMILIES["xlm-roberta"][1] | {"pad_token_id": 0}, "[CLS] $A [SEP] [SEP] $B [SEP]"
-    ),
-    "modernbert": (
-        FAMILIES["modernbert"][1] | {"classifier_pooling": "mean"}, "[CLS] $A [SEP] $B [SEP]"
-    ),
-}  # fmt: skip
 #: Dense steps that follow the pooling.
 DENSE = {"gemma3_text": (72, 150, 40)}
 
 
-def tiny_encoder(family: str, **changes):
+def tiny_encoder(family: str):
     """A random `transformers` model of one of `FAMILIES`, as `tiny_bert` makes one."""
-    kind, fields, _ = FAMILIES[family]
-    return _tiny(kind, fields | changes)
-
-
-def tiny_reranker(family: str, **changes):
-    """A random sequence classifier with one label."""
-    fields, _ = RERANKERS[family]
-    return _tiny("AutoModelForSequenceClassification", fields | {"num_labels": 1} | changes)
+    return _tiny(*FAMILIES[family][:2])
 
 
 def _tiny(kind: str, fields: dict):
@@ -122,15 +101,16 @@ def with_halves(model):
     return model
 
 
-def write_tokenizer(folder: Path, around: str = "[CLS] $A [SEP]", pair: str | None = None) -> None:
-    """Write a tokenizer with a token a character, and what it puts around a text or a pair."""
+def write_tokenizer(folder: Path) -> None:
+    """Write a tokenizer with a token a character, and what it puts around a text."""
     names = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *map(chr, range(33, 127))]
     words = models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]")
     tokenizer = Tokenizer(words)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     special = [("[CLS]", CLS), ("[SEP]", SEP)]
-    tokenizer.post_processor = processors.TemplateProcessing(around, pair, special)
+    around = "[CLS] $A [SEP]"
+    tokenizer.post_processor = processors.TemplateProcessing(around, None, special)
     tokenizer.enable_truncation(7)  # settings of whoever saved it last
     tokenizer.enable_padding(length=11)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -141,7 +121,6 @@ def write_encoder(
     folder: Path,
     pooling: str = "mean_tokens",
     length: int = 40,
-    around: str = "[CLS] $A [SEP]",
     dense: tuple[torch.nn.Linear, ...] = (),
     **settings,
 ) -> Path:
@@ -150,7 +129,7 @@ def write_encoder(
     dense: Dense steps without an activation. settings: of the whole model, such as prompts.
     """
     model.save_pretrained(folder)
-    write_tokenizer(folder, around)
+    write_tokenizer(folder)
     kinds = ("Transformer", "Pooling", *["Dense"] * len(dense), "Normalize")
     modules = [
         {"path": f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"}
@@ -167,60 +146,24 @@ def write_encoder(
     return folder
 
 
-def write_reranker(model, folder: Path, family: str, **changes) -> Path:
-    """Save a cross-encoder with its tokenizer. changes: fields of its config.json."""
-    model.save_pretrained(folder)
-    write_tokenizer(folder, "[CLS] $A [SEP]", RERANKERS[family][1])
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-    return folder
-
-
-def expected_logits(model, pairs: list[tuple[list[int], list[int]]]) -> torch.Tensor:
-    """Logits (n,) of encoded pairs in one padded batch."""
-    longest, pad = max(len(ids) for ids, _ in pairs), model.config.pad_token_id
-    given = {
-        "input_ids": [ids + [pad] * (longest - len(ids)) for ids, _ in pairs],
-        "attention_mask": [[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in pairs],
-    }
-    if getattr(model.config, "type_vocab_size", 1) > 1:
-        given["token_type_ids"] = [types + [0] * (longest - len(types)) for _, types in pairs]
-    return model(**{name: torch.tensor(rows) for name, rows in given.items()}).logits[:, 0]
-
-
-def write_dense(folder: Path, layer: torch.nn.Linear, activation: str = "linear.Identity") -> None:
-    """Save a Dense step."""
+def write_dense(folder: Path, layer: torch.nn.Linear) -> None:
+    """Save a Dense step without a bias or an activation."""
     folder.mkdir()
-    fields = {"in_features": layer.in_features, "out_features": layer.out_features}
-    fields |= {"bias": layer.bias is not None}
-    fields |= {"activation_function": f"torch.nn.modules.{activation}"}
+    fields = {"in_features": layer.in_features, "out_features": layer.out_features, "bias": False}
+    fields |= {"activation_function": "torch.nn.modules.linear.Identity"}
     (folder / "config.json").write_text(json.dumps(fields))
-    tensors = {f"linear.{name}": value.contiguous() for name, value in layer.state_dict().items()}
-    save_file(tensors, folder / "model.safetensors")
+    save_file({"linear.weight": layer.weight}, folder / "model.safetensors")
 
 
-def pooled(model, ids: list[list[int]], pooling: str, fill: int = 0) -> torch.Tensor:
-    """Pooled columns (n, C) of texts in one padded batch, as sentence-transformers pools them.
-
-    fill: this many tokens of padding are taken for tokens, which is wrong.
-    """
+def pooled(model, ids: list[list[int]], pooling: str = "mean_tokens") -> torch.Tensor:
+    """Pooled columns (n, C) of texts in one padded batch, as sentence-transformers pools them."""
     longest = max(map(len, ids))
     pad = model.config.pad_token_id
     batch = torch.tensor([row + [pad] * (longest - len(row)) for row in ids])
     mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids])
     hidden = model(input_ids=batch, attention_mask=mask).last_hidden_state
-    lengths = [min(len(row) + fill, longest) for row in ids]
     if pooling == "mean_tokens":
-        found = [own[:n].mean(dim=0) for own, n in zip(hidden, lengths, strict=True)]
+        found = [own[: len(row)].mean(dim=0) for own, row in zip(hidden, ids, strict=True)]
         return torch.stack(found)
-    places = [0 if pooling == "cls_token" else n - 1 for n in lengths]
+    places = [0 if pooling == "cls_token" else len(row) - 1 for row in ids]
     return hidden[range(len(ids)), places]
-
-
-def expected_vectors(model, ids: list[list[int]], pooling: str = "mean_tokens") -> torch.Tensor:
-    """Vectors (n, C) of length 1, a text at a time."""
-    found = []
-    for row in ids:
-        hidden = model(torch.tensor([row])).last_hidden_state[0]
-        found.append(hidden.mean(dim=0) if pooling == "mean_tokens" else hidden[0])
-    return torch.nn.functional.normalize(torch.stack(found))

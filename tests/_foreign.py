@@ -73,6 +73,17 @@ def build(path: Path, *inputs, states=(), opset=ct.target.iOS18, **options):
     return convert
 
 
+def built(*specs, **options):
+    """A decorator: a function of coremltools' builder becomes an MLProgram in single precision."""
+
+    def convert(function) -> MLProgram:
+        program = mb.program(input_specs=[*specs], opset_version=ct.target.iOS18)(function)
+        choices = {"minimum_deployment_target": ct.target.iOS18, "skip_model_load": True}
+        return MLProgram.from_mlmodel(ct.convert(program, **choices | IN_SINGLE | options))
+
+    return convert
+
+
 def error(actual: np.ndarray, expected: np.ndarray) -> float:
     """The greatest difference over the greatest expected magnitude; 0 where all is equal."""
     actual, expected = (np.asarray(a, np.float64) for a in (actual, expected))

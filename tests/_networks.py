@@ -8,13 +8,14 @@ from coremltools.converters.mil.mil import Function, Program, types
 import numpy as np
 
 
-def save(path, network: Callable, *shapes: tuple[int, ...], states=()):
-    """Write a network of fp16 inputs and states as a package, its ops as they were built."""
-    made = {f"x{i}": mb.placeholder(shape, types.fp16) for i, shape in enumerate(shapes)}
+def save(path, network: Callable, *shapes: tuple[int, ...], states=(), dtype=types.fp16):
+    """Write a network of inputs and fp16 states as a package, its ops as they were built."""
+    made = {f"x{i}": mb.placeholder(shape, dtype) for i, shape in enumerate(shapes)}
     for i, shape in enumerate(states):
         made[f"cache{i}"] = mb.state_tensor_placeholder(shape, types.fp16)
     with Function(made, opset_version=ct.target.iOS18) as function:
-        function.set_outputs([network(*function.inputs.values())])
+        found = network(*function.inputs.values())
+        function.set_outputs([*found] if isinstance(found, tuple) else [found])
     program = Program()
     program.add_function("main", function)
     how = {"convert_to": "mlprogram", "minimum_deployment_target": ct.target.iOS18}

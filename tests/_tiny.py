@@ -182,7 +182,7 @@ TINY = {
         "head_dim": 24,
         "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.75},  # 18 of 24
     },
-}
+}  # fmt: skip
 
 #: A dense family, one with windows, one with a memory and one of mixtures, for what is done alike
 #: to all.
@@ -382,6 +382,17 @@ def greedy(model, ids: list[int], tokens: int) -> list[int]:
     """What `transformers` generates, all tokens."""
     options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     return model.generate(torch.tensor([ids]), max_new_tokens=tokens, **options)[0].tolist()
+
+
+class Guesses:
+    """Guesses tokens of a known answer, every third one wrongly."""
+
+    def __init__(self, ids: list[int]):
+        self.ids = ids
+
+    def propose(self, tokens: list[int], most: int) -> list[int]:
+        own = self.ids[len(tokens) : len(tokens) + most]
+        return [t if (len(tokens) + i) % 3 else 1 - t % 2 for i, t in enumerate(own)]
 
 
 def rewound(session, ids: list[int], position: int, more: int = 7) -> tuple:

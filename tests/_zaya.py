@@ -84,16 +84,18 @@ def tiny_zaya(size: str, seed: int = 0, **changes):
 
 
 def maker(tmp_path_factory, recipes: dict[str, dict], **common) -> Callable:
-    """`make(size)` -> (transformers model, folder of its checkpoint, bundle), made once.
+    """`make(name)` -> (transformers model, folder of its checkpoint, bundle), made once.
 
-    recipes: what the conversion of each size takes; common: of all, beside context and prefill.
+    recipes: what the conversion of each takes, named by its size and what may follow a comma;
+    common: of all, beside context and prefill.
     """
 
     @cache
-    def make(size: str):
+    def make(name: str):
+        size = name.partition(",")[0]
         model, folder = tiny_zaya(size), tmp_path_factory.mktemp(size)
         checkpoint = write_checkpoint(model, folder / "checkpoint")
-        recipe = {"context": CONTEXT, "prefill": PREFILL} | common | recipes[size]
+        recipe = {"context": CONTEXT, "prefill": PREFILL} | common | recipes[name]
         bundle = ane_book.convert(str(checkpoint), out=folder / "bundle", **recipe)
         return model, checkpoint, bundle
 

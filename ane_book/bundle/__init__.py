@@ -76,7 +76,6 @@ MAX_MANIFEST = 1 << 24  # bytes; a thousand layers, each a package, need less
 TASKS = {
     "text-generation": ("generates text", "run {model} PROMPT"),
     "embedding": ("makes vectors of texts", "embed --model {model} TEXT"),
-    "reranking": ("scores documents for a query", "rerank --model {model} QUERY DOCUMENT"),
     "token-classification": ("labels what is private in texts", "redact --model {model} FILE"),
 }
 
@@ -166,8 +165,8 @@ class Bundle:
 
     @cached_property
     def positions(self) -> np.ndarray | None:
-        """An encoder's rows by place in a text, (context, C), and for a second token type as many
-        again, float16, memory-mapped; None without any."""
+        """An encoder's rows by place in a text (context, C), float16, memory-mapped; None without
+        any."""
         vectors = self.manifest.vectors
         if vectors is None or vectors.positions is None:
             return None
@@ -180,7 +179,7 @@ class Bundle:
         All have `tokens` (T,) and `hidden` (n + 1, C, T), the hidden state before the first shard
         and after each of the n. A decoder has `logits` (V,) of the last token, `argmax` (T,) of
         every one, and (R, T) of any other value that shards hand on. An encoder has the `vector`
-        (E,) of the tokens, which is (1,), a logit, of a reranker; or `logits` (N, T) of N labels.
+        (E,) of the tokens, or `logits` (N, T) of N labels.
 
         Where experts are programs, there are the inputs of every layer's experts, `x` (L, C, T) and
         `gates` (L, E, T), their sum `y` (L, C, T), and in `experts` (L, E, C) each one's output for
@@ -223,13 +222,14 @@ class Bundle:
                 write_evidence(self.path, evidence.model_copy(update={"levels": levels}))
         return level
 
-    def add_files(self, names: Iterable[str]) -> None:
-        """Put files that were written beside the others into manifest.json, under a new seal.
+    def add_files(self, names: Iterable[str], **changed: dict) -> None:
+        """Put files that were written beside the others into manifest.json, and what else changes
+        with them, under a new seal.
 
         The evidence is of the same packages, and stays. Raises InvalidBundle.
         """
         evidence, path = self.evidence, self.path / "manifest.json"
-        fields, sizes = json.loads(path.read_bytes()), regular_files(self.path)
+        fields, sizes = json.loads(path.read_bytes()) | changed, regular_files(self.path)
         for name in names:
             fields["files"][name] = sizes[name]
             fields["sha256"][name] = sha256(self.path / name)

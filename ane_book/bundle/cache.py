@@ -1,7 +1,7 @@
 """The cache of bundles: what is in it, who writes, and how to make room.
 
     bundles/NAME-KEY     a bundle; the time of the folder is that of its last use
-    compiled/NAME-KEY    what Core ML compiled of a package, or a packed tokenizer, likewise
+    compiled/NAME-KEY    what Core ML compiled of a package, likewise
     lowered/KEY          a block as coremltools lowered it, some kB; the 256 used last, one entry
     names/KEY            the name of the bundle that a reference model was converted to
     locks/KEY.lock       held by the process that writes a bundle, in the cache or elsewhere

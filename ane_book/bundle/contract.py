@@ -40,8 +40,7 @@ def check_packages(manifest: "Manifest") -> None:
     ends = {"hidden_out", "logits"} if manifest.tags else {"hidden_out"}
     check_order(manifest.packages, manifest.files, ends)
     check_experts(manifest.packages)
-    vectors = manifest.task in ("embedding", "reranking")
-    tags = manifest.task == "token-classification"
+    vectors, tags = manifest.task == "embedding", manifest.task == "token-classification"
     if (manifest.vectors and not vectors) or (manifest.tags and not tags):
         raise ValueError(f"vectors or tags are not of the task {manifest.task}")
     _check_per_layer(manifest)
@@ -110,21 +109,17 @@ def _check_encoder(manifest: "Manifest") -> None:
 
 
 def _check_vectors(manifest: "Manifest") -> None:
-    """Check how an encoder's columns become vectors or scores; raises ValueError."""
-    vectors, task, shape = manifest.vectors, manifest.task, manifest.embedding.shape[1:]
-    types = (1, 2) if task == "reranking" else (1,)  # token types that have rows
-    wanted = [(manifest.context * n, *shape) for n in types]
-    if vectors is None or (vectors.positions and vectors.positions.shape not in wanted):
+    """Check how an encoder's columns become vectors; raises ValueError."""
+    vectors, wanted = manifest.vectors, (manifest.context, *manifest.embedding.shape[1:])
+    if vectors is None or (vectors.positions and vectors.positions.shape != wanted):
         raise ValueError(
-            f"the task {task} needs vectors, with positions of {' or '.join(map(str, wanted))} or "
-            "none"
+            f"the task {manifest.task} needs vectors, with positions of {wanted} or none"
         )
     if vectors.default_prompt is not None and vectors.default_prompt not in vectors.prompts:
         raise ValueError(f"default_prompt {vectors.default_prompt!r} is none of the prompts")
     outputs = [own for part in manifest.head for own in next(iter(part.functions.values())).outputs]
-    scored = outputs == ["score"] and manifest.vector_size == 1 and vectors.score is not None
-    if not (scored if task == "reranking" else outputs in ([], ["vector"]) and not vectors.score):
-        raise ValueError(f"the task {task} has no head that gives {outputs}")
+    if outputs not in ([], ["vector"]):
+        raise ValueError(f"the task {manifest.task} has no head that gives {outputs}")
     if (vectors.dimensions or 1) > manifest.vector_size:
         raise ValueError(f"vectors of {manifest.vector_size} numbers, cut to {vectors.dimensions}")
 

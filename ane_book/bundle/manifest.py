@@ -100,11 +100,6 @@ class Manifest(Record):
     4.  The column, cut to `vectors.dimensions` where there are any, divided by its length, is the
         text's vector.
 
-    Reranking, that is texts to scores: the same for query and document as one text, but for the
-    part "head" giving `score` (1, 1, 1, T), and `vectors.score` what follows it. A token's type,
-    as the tokenizer says, chooses the rows of `vectors.positions`: those of type 1 are `context`
-    further on.
-
     Token classification, that is labels of tokens: the same, but for a column of `hidden` being the
     row of `embedding` alone; rotary tables are what `host` says, by a token's place in its text;
     `mask` is -40,000 also where row and column are more than `tags.window` apart; and the last
@@ -118,7 +113,7 @@ class Manifest(Record):
 
     format: Literal["ane-book bundle 6"] = FORMAT
     name: str
-    task: Literal["text-generation", "embedding", "reranking", "token-classification"]
+    task: Literal["text-generation", "embedding", "token-classification"]
     packages: list[Part] = Field(min_length=1, description="In the order of a token's way")
     embedding: Embedding
     per_layer: Embedding | None = Field(
@@ -136,9 +131,7 @@ class Manifest(Record):
     adapters: Adapters | None = Field(
         default=None, description="Slots for a LoRA adapter; null: the layers have none"
     )
-    vectors: Vectors | None = Field(
-        default=None, description="Of the tasks embedding and reranking"
-    )
+    vectors: Vectors | None = Field(default=None, description="Of the task embedding")
     tags: Tags | None = Field(default=None, description="Of the task token-classification")
     tokenizer: Tokenizer
     golden: FileName = Field(

@@ -109,12 +109,11 @@ class Embedding(Record):
 
 
 class Vectors(Record):
-    """How the host makes vectors, or scores, of texts."""
+    """How the host makes vectors of texts."""
 
     positions: Embedding | None = Field(
         None,
-        description="Rows by a token's place in its text; those of token type 1, if there are "
-        "any, behind those of type 0. null: nothing is added",
+        description="Rows by a token's place in its text; null: nothing is added",
     )
     pooling: Literal["mean", "cls", "last"] = Field(
         description='"cls": of the first token, "last": of the last'
@@ -126,9 +125,6 @@ class Vectors(Record):
     )
     dimensions: Positive | None = Field(
         None, description="A vector is cut to so many numbers, before it is divided by its length"
-    )
-    score: Literal["identity", "sigmoid"] | None = Field(
-        None, description="Of the task reranking: what makes the relevance score of the logit"
     )
 
 
@@ -188,7 +184,7 @@ class Tokenizer(Record):
     eos_token: str | None = None
     packed: FileName | None = Field(
         None,
-        description="The same tokenizer in the form that `ane_book.text.packed` describes, for "
+        description="The same tokenizer in the form that `swift_tables.packed` describes, for "
         "hosts without the `tokenizers` library; null: it has none",
     )
     segments: ChatSegments | None = Field(

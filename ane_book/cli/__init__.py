@@ -22,10 +22,9 @@ from ane_book.cli.models import models_command, plan_command
 from ane_book.cli.quality import quality_command
 from ane_book.cli.redact import redact
 from ane_book.cli.report import report_command
-from ane_book.cli.rerank import rerank
 from ane_book.cli.residency import residency_command
 from ane_book.cli.terminal import RECIPE, SAMPLING, answer
-from ane_book.errors import InvalidInput, printable
+from ane_book.errors import BY_LOGITS, InvalidInput
 from mlprogram.cli import options as program_options
 from mlprogram.cli.commands import command_line, told_to_end
 from mlprogram.cli.diff import diff_command
@@ -142,30 +141,6 @@ def run(
 
 
 @options.takes("Recipe", "quant")
-@options.takes("Sampling", "system")
-def choose(
-    model: options.Model,
-    prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
-    choices: Annotated[list[str], typer.Argument(help="Two or more answers.", metavar="OPTION...")],
-    recipe: dict,
-    sampling: dict,
-    precision: program_options.Precision = "fp16",
-    backend: options.BackendName = "auto",
-    force: options.Force = False,
-    as_json: AsJson = False,
-) -> None:
-    """Say how likely each of some answers is; nothing is generated."""
-    from ane_book import runtime
-
-    how = Opening(precision=precision, backend=backend, force=force)
-    session = load(model, "text-generation", how, **recipe)
-    asked = sys.stdin.read() if prompt == "-" else prompt
-    found = runtime.choose(session, asked, choices, **sampling)
-    table = "\n".join(f"{option.share:7.2%}  {printable(option.text)}" for option in found)
-    show(lambda: [asdict(option) for option in found], lambda: table, as_json)
-
-
-@options.takes("Recipe", "quant")
 def embed(
     texts: Annotated[list[str], typer.Argument(help="Texts; - stands for the lines of stdin.")],
     recipe: dict,
@@ -257,9 +232,7 @@ COMMANDS: dict[str, Callable] = {
     "convert": convert,
     "run": run,
     "chat": chat_command,
-    "choose": choose,
     "embed": embed,
-    "rerank": rerank,
     "redact": redact,
     "demo": demo_command,
     "models": models_command,
@@ -280,6 +253,6 @@ app = command_line(
     "Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
     f"ane-book {__version__}",
     COMMANDS | served(),
-    absent(),
+    absent() | {name: f"{name}: {BY_LOGITS}" for name in ("choose", "rerank")},
     options.with_taken,
 )

@@ -11,7 +11,7 @@ from ane_book.errors import InvalidInput, InvalidPackage
 from mlprogram.progress import progress_bar
 
 if TYPE_CHECKING:
-    from ane_book.runtime import Embedder, Reranker, Session, Tagger
+    from ane_book.runtime import Embedder, Session, Tagger
 
 
 class Opening(TypedDict):
@@ -33,18 +33,12 @@ def load(model: str, task: Literal["embedding"], how: Opening, **recipe: Any) ->
 
 
 @overload
-def load(model: str, task: Literal["reranking"], how: Opening, **recipe: Any) -> "Reranker": ...
-
-
-@overload
 def load(
     model: str, task: Literal["token-classification"], how: Opening, **recipe: Any
 ) -> "Tagger": ...
 
 
-def load(
-    model: str, task: str, how: Opening, **recipe: Any
-) -> "Session | Embedder | Reranker | Tagger":
+def load(model: str, task: str, how: Opening, **recipe: Any) -> "Session | Embedder | Tagger":
     """Open the model on a backend; raises InvalidInput before converting one for another task."""
     import ane_book
     from ane_book.bundle import check_task

@@ -39,8 +39,8 @@ def cache_command(
 ) -> None:
     """List what is kept in the cache, or delete some.
 
-    Bundles; compiled: packed tokenizers, and on a Mac what Core ML makes of packages; lowered:
-    blocks of models, ready for the next conversion.
+    Bundles; compiled: what Core ML makes of packages, on a Mac; lowered: blocks of models, ready
+    for the next conversion.
     """
     from ane_book.bundle import cache
     from mlprogram.tables import table

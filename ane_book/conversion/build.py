@@ -8,6 +8,7 @@ at a time, and the head's one part of the vocabulary at a time; the golden numbe
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import asdict
 from functools import cached_property, partial
 from importlib.metadata import version
 import json
@@ -19,7 +20,7 @@ from typing import Any
 from ane_book.bundle import Bundle, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
-from ane_book.bundle.parts import Embedding, Source, Tags, Vectors
+from ane_book.bundle.parts import Embedding, Source, Tags, Tokenizer, Vectors
 from ane_book.conversion.ahead import ahead
 from ane_book.conversion.encoding import Encoding, StoredEncoding, rounded
 from ane_book.conversion.golden import GoldenPass
@@ -29,7 +30,6 @@ from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.quantize.allotment import Allotment
 from ane_book.conversion.target import beside, exchange
 from ane_book.conversion.target.journal import Journal
-from ane_book.conversion.tokenizer import FILE, packed_or_refused, tokenizer_entry
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
 from ane_book.conversion.write.experts import Parted, expert_weights, write_expert
 from ane_book.conversion.write.head import write_head
@@ -146,9 +146,6 @@ class BundleBuilder:
     def _build(self) -> None:
         self._check_space()
         self._whole("tokenizer.json", lambda path: path.write_text(self.tokenizer.json, "utf-8"))
-        packed, _ = packed_or_refused(self.tokenizer.json)
-        if packed is not None:
-            self._whole(FILE, lambda path: path.write_bytes(packed))
         self._whole("embedding.npy", self.write_embedding)
         if self._per_layer is not None:
             self._whole(PER_LAYER, self.write_per_layer)
@@ -367,8 +364,9 @@ class BundleBuilder:
         return self.source.tokenizer()
 
     def _write_manifest(self, path: Path) -> None:
-        config, programs = self.config, self.plan.programs
+        config, programs, text = self.config, self.plan.programs, asdict(self.tokenizer)
         packages = [part_of(self.partial, own, self.called(own)) for own in programs]
+        del text["json"]  # a file of its own
         hashes, sizes = self.journal.hashes(), regular_files(self.partial)
         manifest = Manifest(
             name=self.name,
@@ -382,7 +380,7 @@ class BundleBuilder:
             adapters=adapters_of(config, self.recipe.lora_slots),
             vectors=self.vectors,
             tags=self.tags,
-            tokenizer=tokenizer_entry(self.tokenizer),
+            tokenizer=Tokenizer(**text),
             model=config.model_dump(),
             recipe=self.recipe,
             source=Source(

@@ -1,9 +1,8 @@
-"""Build the bundles of encoders, which make vectors or scores of texts, or label tokens.
+"""Build the bundles of encoders, which make vectors of texts, or label tokens.
 
 An encoder has no KV cache. What comes after all layers is in its last program, but for what is of a
 text's pooled column, which is a program of its own. Where the model has position embeddings, the
-host gets a table of them. The golden result is a vector, a score's logit, or the logits of all
-tokens.
+host gets a table of them. The golden result is a vector, or the logits of all tokens.
 """
 
 from functools import cached_property
@@ -26,8 +25,8 @@ from torch import Tensor
 
 
 def settings(config: Any) -> dict[str, Any]:
-    """What a manifest says of vectors or scores beside the rows that the host adds."""
-    names = "pooling", "prompts", "default_prompt", "dimensions", "score"
+    """What a manifest says of vectors beside the rows that the host adds."""
+    names = "pooling", "prompts", "default_prompt", "dimensions"
     own = {name: getattr(config, name) for name in names}
     return {"causal": find(config.architecture).causal} | own
 
@@ -56,13 +55,13 @@ class EncoderPass(GoldenPass):
             return {"hidden": last(values["hidden"])}
 
     def _results(self) -> dict[str, np.ndarray]:
-        """The vector (E,), of length 1; or a reranker's logit (1,)."""
+        """The vector (E,), of length 1."""
         columns = self._hidden(self.config.num_layers)[0, :, 0].numpy()  # (C, T)
         vector = pool(columns, self.config.pooling)
         if (pooled := end_module(self.config, "pooled", self.read)) is not None:
             with torch.inference_mode():
                 vector = pooled(torch.from_numpy(vector)[None, :, None, None]).numpy().ravel()
-        return {"vector": vector if self.config.score else vector / np.linalg.norm(vector)}
+        return {"vector": vector / np.linalg.norm(vector)}
 
 
 class TaggerPass(EncoderPass):
@@ -95,14 +94,9 @@ class EncoderBuilder(BundleBuilder):
     def vectors(self) -> Vectors | None:
         config, positions = self.config, None
         if "positions" in self._outer:
-            shape = self.recipe.context * self._types, config.hidden_size
+            shape = self.recipe.context, config.hidden_size
             positions = Embedding(file="positions.npy", shape=shape)
         return Vectors(positions=positions, **settings(config))
-
-    @property
-    def _types(self) -> int:
-        """The token types whose rows the host has: two of a reranker that tells texts apart."""
-        return min(self.config.token_types, 2) if self.config.score else 1
 
     @cached_property
     def functions(self) -> dict[str, int]:
@@ -114,15 +108,13 @@ class EncoderBuilder(BundleBuilder):
         return {name: CallShape(T) for name, T in self.functions.items()}
 
     def write_positions(self, path: Path) -> None:
-        """Write the position embeddings, float16 (P, C), with that of token type 0 added; behind
-        them, of a reranker, those with that of type 1."""
+        """Write the position embeddings, float16 (P, C), with that of token type 0 added."""
         names = [self._outer[part].name for part in ("positions", "types")]
         positions, types = (self.source.tensor(name) for name in names)
         first = self.config.skipped
         positions = positions[first : first + self.recipe.context]
-        rows = np.concatenate([positions + types[i] for i in range(self._types)])
         with path.open("wb") as file:
-            np.save(file, rounded(names[0], rows))
+            np.save(file, rounded(names[0], positions + types[0]))
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -158,6 +150,5 @@ class TaggerBuilder(EncoderBuilder):
 BUILDERS: dict[str, type[BundleBuilder]] = {
     "text-generation": BundleBuilder,
     "embedding": EncoderBuilder,
-    "reranking": EncoderBuilder,
     "token-classification": TaggerBuilder,
 }

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from ane_book.bundle import Bundle
-from ane_book.runtime import Embedder, Reranker, Session, Tagger
+from ane_book.runtime import Embedder, Session, Tagger
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend
 from mlprogram.ane.mac import child
 
@@ -73,11 +73,6 @@ def _embedding(embedder: Embedder) -> dict[str, float]:
     return _prefill(len(ids[0]), lambda: embedder.vectors(ids))
 
 
-def _reranking(reranker: Reranker) -> dict[str, float]:
-    ids = [reranker.bundle.golden()["tokens"].tolist()]
-    return _prefill(len(ids[0]), lambda: reranker.columns(ids))
-
-
 def _tagging(tagger: Tagger) -> dict[str, float]:
     ids = tagger.bundle.golden()["tokens"]
     return _prefill(len(ids), lambda: list(tagger.logits(ids)))
@@ -95,7 +90,6 @@ def _prefill(tokens: int, call: Callable, before: Callable = lambda: None) -> di
 KINDS: dict[str, tuple[type[Any], Callable[[Any], dict[str, float]]]] = {
     "text-generation": (Session, _generation),
     "embedding": (Embedder, _embedding),
-    "reranking": (Reranker, _reranking),
     "token-classification": (Tagger, _tagging),
 }
 

@@ -27,11 +27,11 @@ parity tests (`tests/_tiny.py`).
 
 from typing import Any
 
-from ane_book.errors import UnsupportedModel
+from ane_book.errors import BY_LOGITS, UnsupportedModel
 from ane_book.models.base.architecture import Architecture, Task
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.nearest import describe_nearest
-from ane_book.models.bert import Bert, BertReranker
+from ane_book.models.bert import Bert
 from ane_book.models.embeddinggemma import EmbeddingGemma
 from ane_book.models.exaone4 import Exaone4
 from ane_book.models.gemma3 import Gemma3
@@ -45,7 +45,7 @@ from ane_book.models.llama import Llama
 from ane_book.models.ministral import Ministral
 from ane_book.models.ministral3 import Ministral3
 from ane_book.models.mistral import Mistral
-from ane_book.models.modernbert import ModernBert, ModernBertReranker
+from ane_book.models.modernbert import ModernBert
 from ane_book.models.olmo2 import Olmo2
 from ane_book.models.olmo3 import Olmo3
 from ane_book.models.phi3 import Phi3
@@ -55,7 +55,7 @@ from ane_book.models.qwen3 import Qwen3
 from ane_book.models.qwen3_5 import Qwen3_5, Qwen3_5WithVision
 from ane_book.models.qwen3_embedding import Qwen3Embedding
 from ane_book.models.qwen3_moe import Qwen3Moe
-from ane_book.models.roberta import Roberta, RobertaReranker, XLMRoberta, XLMRobertaReranker
+from ane_book.models.roberta import Roberta, XLMRoberta
 from ane_book.models.smollm3 import SmolLM3
 from ane_book.models.zaya import Zaya
 
@@ -65,12 +65,10 @@ __all__ = [
     "find",
     "find_gguf",
     "read_config",
-    "says_reranking",
 ]
 
 _all: tuple[Architecture, ...] = (
     Bert(),
-    BertReranker(),
     EmbeddingGemma(),
     Exaone4(),
     Gemma3(),
@@ -86,7 +84,6 @@ _all: tuple[Architecture, ...] = (
     Ministral3(),
     Mistral(),
     ModernBert(),
-    ModernBertReranker(),
     Olmo2(),
     Olmo3(),
     Phi3(),
@@ -98,17 +95,15 @@ _all: tuple[Architecture, ...] = (
     Qwen3_5WithVision(),
     Qwen3Moe(),
     Roberta(),
-    RobertaReranker(),
     SmolLM3(),
     XLMRoberta(),
-    XLMRobertaReranker(),
     Zaya(),
 )
 
 #: Name, which is the `model_type` and perhaps a variant -> architecture.
 ARCHITECTURES: dict[str, Architecture] = {each.name: each for each in _all}
 
-CLASSIFIER = "ForSequenceClassification"  # how such classes of `transformers` are called
+CLASSIFIER = "ForSequenceClassification"  # how classes of rerankers end in `transformers`
 
 
 def find(name: object) -> Architecture:
@@ -138,6 +133,13 @@ def read_config(fields: dict) -> Any:
 
 def _fit(fields: dict) -> Architecture:
     """The architecture of a `model_type` that does what the model is for."""
+    named = fields.get("architectures")
+    for name in named if isinstance(named, list) else []:
+        if str(name).endswith(CLASSIFIER):
+            raise UnsupportedModel(
+                f"config.json: {name} scores or sorts whole texts, which is not converted; "
+                f"{BY_LOGITS}"
+            )
     model_type, wanted = fields.get("model_type"), _task(fields)
     fit = [one for one in ARCHITECTURES.values() if one.model_type == model_type]
     if not fit and isinstance(model_type, str):
@@ -156,18 +158,10 @@ def _fit(fields: dict) -> Architecture:
 
 
 def _task(fields: dict) -> Task | None:
-    """What a model is for, where its fields say that: a classifier of texts is for reranking, and
-    pooling, from the files of sentence-transformers, for embedding."""
-    if says_reranking(fields):
-        return "reranking"
+    """What a model is for, where its fields say that: with pooling, from the files of
+    sentence-transformers, for embedding."""
     sentences = fields.get("sentence_transformers")
     return "embedding" if isinstance(sentences, dict) and "pooling" in sentences else None
-
-
-def says_reranking(fields: dict) -> bool:
-    """Whether a `config.json` is of a classifier of texts."""
-    named = fields.get("architectures")
-    return isinstance(named, list) and any(str(name).endswith(CLASSIFIER) for name in named)
 
 
 def _unknown(model_type: object) -> str:

@@ -17,7 +17,6 @@ from ane_book.models.base.architecture import FULL, Checkpoint, Parameters, Task
 from ane_book.models.base.config import Layers, Vocabulary, Width
 from ane_book.models.base.sentence import (
     Length,
-    Reranking,
     SentenceConfig,
     TextEncoder,
     read_sentences,
@@ -90,7 +89,7 @@ class Bert(TextEncoder):
         skipped = self.skipped(fields)
         positions = fields["max_position_embeddings"] - skipped
         return BertConfig(
-            **read_sentences(fields, positions) | self.score_settings(fields),
+            **read_sentences(fields, positions),
             architecture=self.name,
             hidden_size=fields["hidden_size"],
             intermediate_size=fields["intermediate_size"],
@@ -107,10 +106,6 @@ class Bert(TextEncoder):
     def skipped(self, fields: dict) -> int:
         """How many positions come before that of a text's first token."""
         return 0
-
-    def score_settings(self, fields: dict) -> dict:
-        """What a reranker's head says; {} for vectors."""
-        return {}
 
     def kinds(self, config: BertConfig) -> list[str]:
         return [FULL] * config.num_layers
@@ -164,12 +159,5 @@ class Bert(TextEncoder):
 
     def checkpoint(self, config: BertConfig) -> Checkpoint:
         """Sentence vectors need neither position ids nor the pooler's layer."""
-        own = {tensor.name for tensor in self.pooled_tensors(config).values()}
         unused = {"embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"}
-        return Checkpoint("encoder.layer", base="bert.", repeats=frozenset(unused - own))
-
-
-class BertReranker(Reranking, Bert):
-    """The same with one label: cross-encoders such as ms-marco-MiniLM."""
-
-    head: ClassVar = {"dense": "pooler.dense", "score": "classifier"}
+        return Checkpoint("encoder.layer", base="bert.", repeats=frozenset(unused))

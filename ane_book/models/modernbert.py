@@ -1,9 +1,8 @@
 """ModernBERT: an encoder whose layers see their neighbours alone, but for every third.
 
 Positions are rotated into queries and keys, by another base in layers that see all of a text; norms
-stand before attention and feed-forward, which is a gated GELU; nothing but a score's row has a
-bias. The embedding is normed, so the first layer's attention has no norm of its own, and one
-follows the last layer. A classifier pools the first token or the mean of all.
+stand before attention and feed-forward, which is a gated GELU; nothing has a bias. The embedding is
+normed, so the first layer's attention has no norm of its own, and one follows the last layer.
 
 Letters: see `ane_book.models.base`.
 
@@ -13,10 +12,9 @@ References: Warner et al. 2024 (arXiv 2412.13663); `transformers`, modeling_mode
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ane_book.errors import UnsupportedModel
 from ane_book.models.base.alternating import TYPES, Local, LocalConfig, read_kinds
 from ane_book.models.base.architecture import FULL, Checkpoint, Parameters, Task, TensorSpec
-from ane_book.models.base.sentence import Reranking, SentenceConfig, TextEncoder, read_sentences
+from ane_book.models.base.sentence import SentenceConfig, TextEncoder, read_sentences
 from ane_book.models.base.signature import BlockSignature
 
 if TYPE_CHECKING:
@@ -24,13 +22,10 @@ if TYPE_CHECKING:
 
 
 FIRST = "first "  # before the kind of layer 0, which has no norm before attention
-POOLINGS = ("cls", "mean")
 
 
 class ModernBertConfig(SentenceConfig, LocalConfig):
     """ModernBERT's hyperparameters. `sliding_window`: the tokens that are seen on each side."""
-
-    head_activation: str = "gelu"  # of a reranker
 
 
 class ModernBert(TextEncoder, Local[ModernBertConfig]):
@@ -39,7 +34,6 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
     model_type = "modernbert"
     task: Task = "embedding"
     causal = False
-    left_out: tuple[str, ...] = ("head.", "decoder.")  # of a masked language model
     Config = ModernBertConfig
     rope_theta = 160000.0
     scalings = ()
@@ -61,12 +55,7 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
             "layer_types": read_kinds(fields, lambda i: TYPES[bool(i % every)]),
             "tied_embeddings": True,
             **read_sentences(fields, fields["max_position_embeddings"]),
-            **self.score_settings(fields),
         }
-
-    def score_settings(self, fields: dict) -> dict:
-        """What a reranker's head says; {} for vectors."""
-        return {}
 
     def kinds(self, config: ModernBertConfig) -> list[str]:
         first, *rest = config.layer_types
@@ -119,33 +108,5 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
         }
 
     def checkpoint(self, config: ModernBertConfig) -> Checkpoint:
-        return Checkpoint("layers", base="model.", left_out=self.left_out)
-
-
-class ModernBertReranker(Reranking, ModernBert):
-    """The same with one label: GTE's reranker."""
-
-    left_out = ()
-    head: ClassVar = {"dense": "head.dense", "norm": "head.norm", "score": "classifier"}
-    head_bias = False
-
-    def score_settings(self, fields: dict) -> dict:
-        from ane_book.models.bert import ACTIVATIONS
-
-        pooling = fields.get("classifier_pooling", "cls")
-        activation = fields.get("classifier_activation", "gelu")
-        for name, value, known in (
-            ("classifier_pooling", pooling, POOLINGS),
-            ("classifier_activation", activation, ACTIVATIONS),
-            ("classifier_bias", fields.get("classifier_bias", False), (False,)),
-        ):
-            if value not in known:
-                raise UnsupportedModel(
-                    f"config.json: {name} = {value!r} is not supported for modernbert models; "
-                    f"supported: {', '.join(map(str, known))}"
-                )
-        own = {"pooling": pooling, "head_activation": activation}
-        return super().score_settings(fields) | own
-
-    def head_activation(self, config: ModernBertConfig) -> str:
-        return config.head_activation
+        left_out = ("head.", "decoder.")  # of a masked language model
+        return Checkpoint("layers", base="model.", left_out=left_out)

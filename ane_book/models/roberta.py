@@ -1,17 +1,15 @@
 """RoBERTa and XLM-RoBERTa: as BERT, except that positions are counted from behind the padding's.
 
 A text's first token has position `pad_token_id` + 1, so the rows before it are never read, and a
-model with 514 rows takes 512 tokens. A classifier has a projection of its own.
+model with 514 rows takes 512 tokens.
 
 References: Liu et al. 2019 (arXiv 1907.11692); Conneau et al. 2019 (arXiv 1911.02116);
 `transformers`, modeling_roberta.py and modeling_xlm_roberta.py.
 """
 
 from dataclasses import replace
-from typing import ClassVar
 
 from ane_book.models.base.architecture import Checkpoint
-from ane_book.models.base.sentence import Reranking
 from ane_book.models.bert import Bert, BertConfig
 
 
@@ -28,19 +26,7 @@ class Roberta(Bert):
         return 2 if padding is None else padding + 1
 
 
-class RobertaReranker(Reranking, Roberta):
-    """The same with one label: cross-encoders."""
-
-    head: ClassVar = {"dense": "classifier.dense", "score": "classifier.out_proj"}
-
-
 class XLMRoberta(Roberta):
     """`model_type` "xlm-roberta": BGE-M3's dense vectors, multilingual E5."""
-
-    model_type = "xlm-roberta"
-
-
-class XLMRobertaReranker(RobertaReranker):
-    """The same with one label: the BGE rerankers."""
 
     model_type = "xlm-roberta"

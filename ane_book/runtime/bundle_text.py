@@ -67,7 +67,11 @@ class BundleText:
 
     def literal(self, value: Any) -> Any:
         """A JSON value for `encode`, in whose texts a control token is the text that it is."""
-        return value if self._text.chat_template is None else self._literal(value)
+        if self._text.chat_template is None:
+            return value
+        texts = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        check_text(texts, "the prompt")
+        return self._tokenizer.literal(value, [*self._control.values()], CUT)
 
     def kept_apart(self, value: Any) -> Any:
         """The same value where each text of it that could become a part of a control token, with
@@ -80,11 +84,6 @@ class BundleText:
         """Those that a stranger's text may not become."""
         control = set(self._control.values())
         return [token for token in token_ids if token in control]
-
-    def _literal(self, value: Any) -> Any:
-        texts = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        check_text(texts, "the prompt")
-        return self._tokenizer.literal(value, [*self._control.values()], CUT)
 
     @cached_property
     def thought_tags(self) -> tuple[str, str] | None:
@@ -130,11 +129,6 @@ class BundleText:
     def tokens(self, text: str) -> list[int]:
         """The token ids of a text by itself, without template and special tokens."""
         return self._ids(text, special=False)
-
-    def plain_tokens(self, text: str) -> list[int]:
-        """The same, with control tokens in the text read as the text that they are."""
-        parts = self._literal(text).split(CUT)
-        return [token for part in parts for token in self.tokens(part)]
 
     def words(self, token_ids: Sequence[int]) -> list[str]:
         """What each token adds to a text; U+FFFD for a part of a character."""

@@ -1,4 +1,4 @@
-"""`Encoder`: run an encoder's bundle; what `Embedder`, `Reranker` and `Tagger` have in common.
+"""`Encoder`: run an encoder's bundle; what `Embedder` and `Tagger` have in common.
 
 A call of a program takes a fixed number of tokens, T; of the bundle's functions, the one with the
 smallest T that holds all tokens is called.

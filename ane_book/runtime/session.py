@@ -129,15 +129,6 @@ class Session(BundleText):
         with alone(self._cache):
             del self._tokens[position:]
 
-    def keep(self, token_ids: TokenIds) -> int:
-        """Forget all but the tokens that these begin with; returns how many are kept."""
-        with alone(self._cache):
-            return self._keep(token_ids)
-
-    def _keep(self, token_ids: TokenIds) -> int:
-        del self._tokens[common_prefix(self._tokens, token_ids) :]
-        return self.position
-
     def prefill(self, token_ids: TokenIds) -> np.ndarray | int:
         """Append tokens to the cache, a chunk at a time.
 
@@ -300,7 +291,10 @@ class Session(BundleText):
     ) -> Generator[str, None, Result]:
         """Yield the pieces of an answer as they become final, and "" after each call."""
         with alone(self._cache):
-            self._keep(ids[:-1]) if reuse else self._clear()
+            if reuse:  # all but the tokens that these begin with
+                del self._tokens[common_prefix(self._tokens, ids[:-1]) :]
+            else:
+                self._clear()
             clock, calls, drafted, accepted = Clock(), 0, 0, 0
 
             # Prefill: those tokens of the prompt that the cache does not hold, a chunk a call.

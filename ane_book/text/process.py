@@ -88,16 +88,6 @@ class TextProcess:
         `control`; the parts between cuts, encoded one by one, become none."""
         return self._call("literal", value=value, control=control, cut=cut)
 
-    def encode_pair(
-        self, first: str, second: str, most: int | None = None
-    ) -> tuple[list[int], list[int]]:
-        """Token ids of two texts with what the tokenizer puts around a pair, and their types.
-
-        most: cut the longer text until there are no more tokens than this.
-        """
-        ids, types = self._call("encode_pair", first=first, second=second, most=most)
-        return ids, types
-
     def locate(self, text: str) -> list[tuple[int, int, int]]:
         """Encode a text; returns the id of each token, and its start and end in characters."""
         return self._call("locate", text=text)

@@ -89,14 +89,6 @@ class Text:
         parts = (text[start:end] for start, end in pairwise(cuts))
         return [part for whole in parts for part in self._without(whole, control)]
 
-    def encode_pair(self, first: str, second: str, most: int | None) -> list[list[int]]:
-        if most is None:
-            self._tokenizer.no_truncation()
-        else:
-            self._tokenizer.enable_truncation(most, strategy="longest_first")
-        encoding = self._tokenizer.encode(first, second)
-        return [encoding.ids, encoding.type_ids]
-
     def locate(self, text: str) -> list[tuple[int, int, int]]:
         self._tokenizer.no_truncation()
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
@@ -129,7 +121,6 @@ FAILED = {
     "load": "not a tokenizer: ",
     "encode": "the model's tokenizer cannot take this text: ",
     "literal": "the model's tokenizer cannot take this text: ",
-    "encode_pair": "the model's tokenizer cannot take this text: ",
     "locate": "the model's tokenizer cannot take this text: ",
     "decode": "the model's tokenizer has no text for these tokens: ",
     "token_bytes": "the model's tokenizer has no text for these tokens: ",

@@ -17,7 +17,7 @@ from copy import deepcopy
 from pathlib import Path
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
-from ane_book.models import find, says_reranking
+from ane_book.models import find
 from ane_book.models.base.architecture import Checkpoint
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
 from ane_book.weights.quantised import Stored, WeightRule, drop_zero_biases, refuse_unread, rules
@@ -158,8 +158,10 @@ def read_folder(folder: Path) -> tuple[dict, list[Path]]:
     files. Raises InvalidWeights or UnsupportedModel."""
     place = folder / "config.json"
     fields = plain_rope(read_json(place), str(place))
-    pooled = has_pooling(folder) and not says_reranking(fields)
-    if pooled or find(read_config(fields, str(place)).architecture).task == "embedding":
+    if (
+        has_pooling(folder)
+        or find(read_config(fields, str(place)).architecture).task == "embedding"
+    ):
         return fields | {"sentence_transformers": sentence_settings(folder)}, sentence_files(folder)
     return fields, []
 

@@ -12,7 +12,6 @@ the regular expressions are those in the tokenizer.json of Qwen2, Llama 3, GPT-4
 from collections.abc import Sequence
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.text.shapes import SPLITS
 from ane_book.weights.folder import with_stops
 from ane_book.weights.source import TokenizerFiles
 from tokenizers import (
@@ -27,6 +26,27 @@ from tokenizers import (
 )
 
 CONTROL, USER_DEFINED = 3, 4  # llama.cpp's token types that are matched in the text as a whole
+
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORDS = (
+    CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBER| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+CASES = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+TAIL|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*TAIL"
+    r"|NUMBER| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+#: The regular expressions that split a text, by the name of who uses them first.
+SPLITS = {
+    "llama3": _WORDS.replace("NUMBER", r"\p{N}{1,3}"),  # OLMo 2 and Phi-4 too
+    "qwen2": _WORDS.replace("NUMBER", r"\p{N}"),
+    "o200k": CASES.replace("TAIL", CONTRACTIONS + "?").replace("NUMBER", r"\p{N}{1,3}"),
+    "digits1-3": r"\p{N}{1,3}",  # the three of DeepSeek and HunYuan
+    "cjk": "[一-龥぀-ゟ゠-ヿ]+",
+    "deepseek": r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"
+    r"[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
 
 
 def _split(patterns: Sequence[str]) -> pre_tokenizers.PreTokenizer:

@@ -19,8 +19,8 @@ import tempfile
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import MEASUREMENTS, moment, weights_file
-from ane_book.text.packed import packed_tokenizer
 from ane_book.weights import open_source
+from swift_tables.packed import packed_tokenizer
 
 ROUNDS, REPEATS = 5, 5
 

@@ -57,14 +57,21 @@ class TestRegistry:
             claims.find("axis-mots")
 
 
-class TestFile:
-    def load(self, tmp_path: Path, text: str):
+@pytest.fixture
+def axis(tmp_path):
+    """`axis(text)` -> the claim `axis` of a file with this text."""
+
+    def load(text: str) -> claims.Claim:
         path = tmp_path / "rules.toml"
         path.write_text(text)
-        return claims.load(path)
+        return claims.load(path)["axis"]
 
-    def test_a_sound_one(self, tmp_path):
-        claim = self.load(tmp_path, SOUND)["axis"]
+    return load
+
+
+class TestFile:
+    def test_a_sound_one(self, axis):
+        claim = axis(SOUND)
         assert (claim.value, claim.unit, claim.support[0].name) == (8, "elements", "owner/name")
 
     @pytest.mark.parametrize(
@@ -90,21 +97,16 @@ class TestFile:
             ("[axis]", "[axis", "no file of claims"),
         ],
     )
-    def test_a_broken_one_says_what_and_where(self, tmp_path, old, new, said):
+    def test_a_broken_one_says_what_and_where(self, axis, old, new, said):
         assert old in SOUND
         with pytest.raises(InvalidInput, match="rules.toml") as failed:
-            self.load(tmp_path, SOUND.replace(old, new, 1))
+            axis(SOUND.replace(old, new, 1))
         assert said in str(failed.value)
 
-    def test_none_at_all(self, tmp_path):
-        with pytest.raises(InvalidInput, match="no file of claims"):
-            claims.load(tmp_path / "none.toml")
 
-
-def test_a_claim_for_a_reader_has_both_sides(tmp_path):
-    path = tmp_path / "claims.toml"
-    path.write_text(SOUND.replace("value = 8\n", 'value = 8000\nchip = "M4"\n'))
-    assert claims.load(path)["axis"].text().splitlines() == [
+def test_a_claim_for_a_reader_has_both_sides(axis):
+    claim = axis(SOUND.replace("value = 8\n", 'value = 8000\nchip = "M4"\n'))
+    assert claim.text().splitlines() == [
         "axis: an axis over 8 is refused",
         "  value 8,000 elements   grade conflicting   seen on M4",
         "  for     owner/name: refused",
@@ -112,37 +114,32 @@ def test_a_claim_for_a_reader_has_both_sides(tmp_path):
     ]
 
 
-def test_a_condition_is_told_wherever_a_claim_is(tmp_path):
-    path = tmp_path / "claims.toml"
-    path.write_text(SOUND + 'chip = "M4"\ncondition = "one prompt"\n')
-    claim = claims.load(path)["axis"]
+def test_a_condition_is_told_wherever_a_claim_is(axis):
+    claim = axis(SOUND + 'chip = "M4"\ncondition = "one prompt"\n')
     assert claim.where == "M4, one prompt"
     assert claim.text().splitlines()[1].endswith("seen on M4, one prompt")
     assert claim.evidence.startswith("conflicting, one prompt: owner/name; against")
     assert "(conflicting, one prompt: owner/name" in claim.note("here")
 
 
-def test_a_source_of_both_sides_is_said_to_be_one(tmp_path):
-    path = tmp_path / "claims.toml"
-    path.write_text(SOUND.replace("owner/name#12", "owner/name@0123456 docs/b.md"))
-    evidence = claims.load(path)["axis"].evidence
+def test_a_source_of_both_sides_is_said_to_be_one(axis):
+    evidence = axis(SOUND.replace("owner/name#12", "owner/name@0123456 docs/b.md")).evidence
     assert evidence == "conflicting: owner/name; against: another passage of owner/name"
 
 
-def test_a_range_that_does_not_hold_its_own_evidence_is_refused(tmp_path):
-    ranged = SOUND.replace("value = 8\n", "value = [4, 8]\n")
+def test_a_range_that_does_not_hold_its_own_evidence_is_refused(axis):
+    def ranged(values: str) -> claims.Claim:
+        text = SOUND.replace("value = 8\n", "value = [4, 8]\n")
+        return axis(text.replace('says = "refused"', f'says = "refused", values = {values}'))
+
     for values, said in (
         ("[4, 9]", "owner/name@0123456 docs/a.md gives 9 elements, outside of .* 4 to 8; widen"),
         ("[3.5]", "gives 3.5 elements, outside"),
         ('["nine"]', "the values of .* are numbers"),
     ):
-        path = tmp_path / f"{values.count('n')}{values.count('3')}.toml"
-        path.write_text(ranged.replace('says = "refused"', f'says = "refused", values = {values}'))
         with pytest.raises(InvalidInput, match=f"claim 'axis': .*{said}"):
-            claims.load(path)
-    path = tmp_path / "sound.toml"
-    path.write_text(ranged.replace('says = "refused"', 'says = "refused", values = [4, 8]'))
-    assert claims.load(path)["axis"].support[0].values == (4, 8)
+            ranged(values)
+    assert ranged("[4, 8]").support[0].values == (4, 8)
 
 
 @pytest.mark.parametrize("width", [50, 75])
@@ -159,10 +156,9 @@ def test_every_claim_can_be_read_within_a_width(width):
     "value, amount",
     [("[0.1, 0.23]", "0.1 to 0.23 ms"), ('["silu", "tanh"]', "silu, tanh (ms)"), ("2.5", "2.5 ms")],
 )
-def test_an_amount_is_a_number_a_range_or_names(tmp_path, value, amount):
-    path = tmp_path / "claims.toml"
-    path.write_text(SOUND.replace("value = 8\n", f"value = {value}\n").replace("elements", "ms"))
-    assert claims.load(path)["axis"].amount == amount
+def test_an_amount_is_a_number_a_range_or_names(axis, value, amount):
+    text = SOUND.replace("value = 8\n", f"value = {value}\n").replace("elements", "ms")
+    assert axis(text).amount == amount
 
 
 def test_a_claim_is_asked_for_by_a_name_that_there_is():

@@ -92,11 +92,6 @@ def test_a_page_says_what_runs_its_models(page):
     assert not [call for source in code if source[0] not in "!%" for call in opened(source)]
 
 
-def test_a_call_that_leaves_the_backend_open_is_found():
-    code = "a = ane_book.Session(b)\nc = [Tagger(x) for x in y]\nd = Tagger(x, backend='mil')"
-    assert opened(code) == ["ane_book.Session(b)", "Tagger(x)"]
-
-
 MYST = re.compile(r"\{[\w:-]+\}`|^:::|^```\{|^\([\w-]+\)=$", re.M)
 
 
@@ -109,82 +104,6 @@ def test_notebook_has_no_markup_that_jupyter_does_not_show(page):
     assert not [text for text in prose if re.search(r"\]\([\w-]+\.md", text)]
 
 
-def test_myst_becomes_plain_markdown():
-    text = """(here)=
-## A heading
-
-A {term}`program <ML Program>` of {glue:text}`count:.0f` ops, {numref}`fig-x`, {ref}`here`,
-{cite:p}`a2024`, [a page](one.md), [another](two.md#part).
-
-:::{admonition} Takeaway
-:class: takeaway
-**Short.**
-
-And more.
-:::
-
-:::{exercise} Count (easy)
-:label: ex
-
-How many?
-:::
-
-```{solution-start} ex
-:class: dropdown
-```
-
-Three, as {ref}`ex` says.
-
-```{solution-end}
-```
-
-```{exercise}
-:label: other
-
-**(hard)** And here?
-```
-"""
-    plain = f"""## A heading
-
-A program of `count` ops, Figure *x*, A heading,
-[a2024], [a page](one.ipynb), [another]({to_notebooks.SITE}/two.md#part).
-
-> **Takeaway**
->
-> **Short.**
->
-> And more.
-
-### Exercise: Count (easy)
-
-How many?
-
-
-**Solution**
-
-Three, as exercise “Count (easy)” says.
-
-
-
-### Exercise
-
-**(hard)** And here?"""
-    assert to_notebooks.plain(text, to_notebooks.named(text), {"one"}) == plain
-
-
-def test_a_listing_is_put_in_and_one_whose_line_is_gone_is_told():
-    page = """```{literalinclude} ../swift/Sources/AneBook/Programs/Tensor.swift
-:language: swift
-:start-at: public enum ElementType
-:end-before: /// Bytes of an element.
-```"""
-    shown = to_notebooks.plain(page, {}, set()).splitlines()
-    assert shown[0] == "```swift" and shown[1].startswith("public enum ElementType")
-    assert shown[-2:] == ['    case integer = "int32"', "```"]
-    with pytest.raises(StopIteration):
-        to_notebooks.plain(page.replace("enum", "enumeration"), {}, set())
-
-
 @each_page
 def test_terms_are_in_the_glossary(page):
     """Sphinx warns of one that is not, after the minutes in which all pages run."""
@@ -194,14 +113,6 @@ def test_terms_are_in_the_glossary(page):
     text = (ROOT / "book" / f"{page}.md").read_text("utf-8")
     used = re.findall(r"\{term\}`(?:[^`<]*<)?([^`>]+)>?`", text)
     assert not [term for term in used if term.lower() not in terms]
-
-
-@each_notebook
-def test_notebook_has_no_outputs(page):
-    notebook = nbformat.read(ROOT / "notebooks" / f"{page}.ipynb", as_version=4)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    run = [cell.source for cell in code if cell.outputs or cell.execution_count is not None]
-    assert not run, f"notebooks/{page}.ipynb keeps what these cells printed: {run}"
 
 
 def test_every_notebook_has_a_page():

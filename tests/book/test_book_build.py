@@ -15,7 +15,6 @@ import mathml
 from myst_nb.core.config import NbParserConfig
 import nbformat
 import one_page
-import pdf
 import pytest
 import run_pages
 import yaml
@@ -186,13 +185,6 @@ def test_the_whole_book_prints_as_a_pdf(tmp_path):
     assert len(re.findall(rb"/Type\s*/Page\b", made)) >= 2  # each page of the book begins one
 
 
-def test_a_pdf_without_a_browser_is_refused_before_anything_is_built(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(pdf, "OF_MACOS", tmp_path / "none")
-    with pytest.raises(SystemExit, match="needs Chromium or Chrome on PATH"):
-        pdf.find_browser()
-
-
 def test_the_caches_key_changes_with_every_file_of_the_libraries(tmp_path):
     """Kernels, texts and tables too; not with what Python leaves beside them."""
     ignored = shutil.ignore_patterns("__pycache__")
@@ -232,10 +224,6 @@ def test_a_part_changes_what_is_kept_of_the_pages_whose_cells_name_it(tmp_path, 
         seen.append((*book_ext.parts_named(code, tmp_path).items(),))
     assert seen[0] == seen[2] and seen[0][1] == {}
     assert seen[1] != seen[3] and [name for name, _ in seen[1]] == [part]
-
-
-def test_every_part_is_there():
-    assert [part for part in book_ext.PARTS if not (ROOT / part).is_dir()] == []
 
 
 def test_the_caches_key_changes_with_measurements_pins_and_what_is_installed(tmp_path, monkeypatch):

@@ -64,6 +64,7 @@ def test_a_page_that_cannot_be_read_or_run_is_named_and_the_others_are_built(tmp
     assert "failed-page" not in shown(tmp_path, "allowed")
 
 
+@pytest.mark.long
 def test_a_build_that_ended_before_it_wrote_its_pages_is_made_up_for(tmp_path):
     """The library alone changes; the build ends when all is read and nothing is written."""
     small_book(tmp_path, "print('measured:', open('../ane_book/part.py').read())")
@@ -87,6 +88,7 @@ def test_a_build_that_ended_before_it_wrote_its_pages_is_made_up_for(tmp_path):
     assert "measured: second" in shown(tmp_path)
 
 
+@pytest.mark.long
 def test_equal_pages_have_outputs_of_their_own_and_a_removed_one_leaves_the_site(tmp_path):
     once = "import uuid\n\nprint(f'made:{uuid.uuid4()}:')"
     small_book(tmp_path, once)

@@ -103,8 +103,3 @@ def test_a_number_that_is_typed_in_is_told_with_its_place():
         "book/x.md:3: 987 in '987 GB/s'",
         "book/x.md:10: 989 in '989 ms'",
     ]
-
-
-def test_what_the_registry_has_may_be_typed():
-    value = claims.find("bandwidth-m5-pro").value[1]
-    assert not strangers(f"# T\n\nThe ANE reads {value} GB/s.\n", "book/x.md")

@@ -11,7 +11,7 @@ from pathlib import Path
 import re
 from urllib.parse import urlsplit
 
-from _chromium import PHONE, axe_violations, look, needs_chromium
+from _chromium import PHONE, look, needs_chromium
 from _patience import HANGING
 from _seen import SCREENS, see
 from _site import PAGES, SITE, console_errors, needs_site, visit
@@ -135,26 +135,3 @@ class TestSite:
         for british, american in (("quantising", "quantizing"), ("neighbours", "neighbors")):
             pages = found(browser, site_url, british)
             assert pages and pages == found(browser, site_url, american)
-
-
-#: Texts of which the last is faint; each begins with what is like it, and is not.
-FAINT = {
-    "a colour": "<p>one</p><p>two</p><p>three</p><p style='color: #bbb'>faint</p>",
-    "a token after one that is hidden": "<pre><span class='k' style='display: none'>a</span>"
-    "<style>.k {color: #bbb}</style><span class='k'>faint</span></pre>",
-    "a ground": "<p>one</p><p>two</p><p>three</p><div style='background: #222'><p>faint</p></div>",
-    "what shines through": "<p>one</p><p>two</p><p>three</p><p style='opacity: .2'>faint</p>",
-    "a size": "<style>span {color: #888; font-size: 3em}</style><span>one</span> <span>two</span>"
-    "<span>three</span> <span style='font-size: 1em'>faint</span>",
-    "an entry": "<input aria-label='name' style='color: #ccc' value='faint'>",
-}
-
-
-@needs_chromium
-@pytest.mark.parametrize("text", FAINT.values(), ids=FAINT)
-def test_axe_is_shown_each_look_of_a_text(browser, text):
-    article = f"<main class='highlight'><h1>x</h1>{text}</main>"
-    page = f"<!doctype html><html lang='en'><title>x</title><body>{article}</body></html>"
-    browser.get("data:text/html;charset=utf-8," + page.replace("#", "%23"))
-    ((_, rule, count, (first, *_)),) = axe_violations(browser)
-    assert (rule, count) == ("color-contrast", 1) and "faint" in first

@@ -3,7 +3,6 @@
 import re
 
 from ane_book_pages import conformance, records
-import pytest
 
 RUN = records.read("conformance.json")
 
@@ -31,10 +30,9 @@ def test_a_case_that_notices_has_passed():
     assert all(0 < n <= most for n, most in zip(notice, passed, strict=True))
 
 
-@pytest.mark.parametrize("op", RUN["ops"])
-def test_every_operation_has_a_row(op):
-    row = f"| <code>{op.replace('_', chr(92) + '_<wbr>')}</code> | "
-    assert conformance.operations(RUN).count(row) == 1
+def test_every_operation_has_a_row():
+    found = re.findall(r"^\| <code>(.*?)</code> \| ", conformance.operations(RUN), re.M)
+    assert sorted(name.replace("\\_<wbr>", "_") for name in found) == sorted(RUN["ops"])
 
 
 def test_sizes_are_of_each_run_and_side():

@@ -122,10 +122,6 @@ def test_what_does_not_grow_with_the_context_is_counted(tiny, family):
     assert (made.kept_bytes(Recurrent) > 0) == (family == "qwen3_5_text")
 
 
-def test_the_forms_that_are_offered():
-    assert quants() == ["none", "int8", "lut4", "lut6", "lut8", "int4-channel"]
-
-
 def test_a_layer_that_does_not_fit_has_no_cut(monkeypatch):
     monkeypatch.setattr(page_module, "LIMITS", ("10MB", "250MB"))
     cuts = planner_data()["models"]["hy-mt"]["plans"]["none"]

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from ane_book.errors import InvalidInput
 from ane_book_pages import experiments, records
-from mlprogram.ane import claims
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -29,13 +28,6 @@ def test_every_command_is_one():
 def test_what_an_entry_says_is_at_length_is_a_page():
     for one in experiments.own():
         assert (ROOT / "book" / f"{one.more}.md").is_file(), one
-
-
-def test_every_conflicting_claim_waits_for_a_mac():
-    asked = {c for path in ROOT.glob("research/experiments/settle_*.py")
-             for c in experiments.asked(path)[0]}  # fmt: skip
-    assert {c.id for c in claims.load().values() if c.grade == "conflicting"} <= asked
-    assert len(experiments.for_a_mac()) == len(list(ROOT.glob("research/experiments/settle_*.py")))
 
 
 def test_every_published_figure_is_in_it_once():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import cycle
 import json
 import os
 from pathlib import Path
@@ -15,8 +16,9 @@ from _command import ane_book as command
 from _command import refused
 import ane_book
 from ane_book.bundle import Bundle, Manifest
-from ane_book.errors import AneBookError, InvalidBundle, InvalidInput
+from ane_book.errors import AneBookError, InvalidBundle, InvalidInput, InvalidPackage
 from ane_book.runtime import Session
+from mlprogram import MLProgram
 from mlprogram.package.reader import Package
 import pytest
 
@@ -137,8 +139,10 @@ def used_files(folder: Path) -> list[str]:
     return [name for path in FIELDS if (name := value_at(fields, path))]
 
 
-@pytest.mark.parametrize("prefix", ["../", "x/../../", "{outside}/"])
-@pytest.mark.parametrize("path", FIELDS, ids=str)
+OUTSIDE = [*zip(FIELDS, cycle(["../", "x/../../", "{outside}/"]), strict=False)]
+
+
+@pytest.mark.parametrize(("path", "prefix"), OUTSIDE, ids=str)
 def test_no_field_leads_outside(tiny_bundle, tmp_path, path, prefix):
     """What it names is really there, outside, and its files are listed with their true sizes."""
     _, bundle = tiny_bundle("qwen3", SMALL)
@@ -159,17 +163,15 @@ def test_no_field_leads_outside(tiny_bundle, tmp_path, path, prefix):
 
 
 @pytest.mark.parametrize("name", ["", ".", "a//b", "a\\b", "C:b", "a\x1b[31m", "a" * 300])
-@pytest.mark.parametrize("field", ["files", "sha256", "embedding"])
-def test_names_that_are_none(copy, name, field):
-    fields = json.loads((copy / "manifest.json").read_text())
-    if field == "embedding":
-        fields[field]["file"] = name
-    else:
-        fields[field] = {name: fields[field]["embedding.npy"]}
-    (copy / "manifest.json").write_text(json.dumps(fields))
-    with pytest.raises(InvalidBundle, match="is not a path below") as caught:
-        Bundle.open(copy)
-    assert str(caught.value).isprintable() and len(str(caught.value)) < 500
+def test_names_that_are_none(copy, name):
+    whole = json.loads((copy / "manifest.json").read_text())
+    for field in ("files", "sha256", "embedding"):
+        own = whole[field]
+        changed = own | {"file": name} if field == "embedding" else {name: own["embedding.npy"]}
+        (copy / "manifest.json").write_text(json.dumps(whole | {field: changed}))
+        with pytest.raises(InvalidBundle, match="is not a path below") as caught:
+            Bundle.open(copy)
+        assert str(caught.value).isprintable() and len(str(caught.value)) < 500
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
@@ -270,6 +272,10 @@ def functions(manifest: dict) -> list[dict]:
     return [f for part in manifest["packages"] for f in part["functions"].values()]
 
 
+def keys(manifest: dict) -> list[dict]:
+    return [f["states"]["keys"] for f in functions(manifest) if f["states"]]
+
+
 def outputs(manifest: dict) -> dict:
     return manifest["packages"][-1]["functions"]["decode"]["outputs"]
 
@@ -315,6 +321,10 @@ def wider(manifest: dict, slots: int) -> None:
         (lambda m: logits(m).update(shape=[1, 10**9, 1, 1]), "the head gives"),
         (lambda m: outputs(m).update(logits_0x=logits(m)), "the head gives .*'logits_0x'"),
         (lambda m: m["files"].update({"embedding.npy": 10**15}), "embedding.npy has .* bytes"),
+        (lambda m: [s.update(dtype="fp32") for s in keys(m)], "'keys' has type .* manifest.json s"),
+        (lambda m: [s.update(shape=[1, 3, 64, 32]) for s in keys(m)], "states .*64.* do not fit; "),
+        (lambda m: [f.update(states={}) for f in functions(m)], "state 'keys' .* says none"),
+        (lambda m: m["packages"][0].update(layers=[1, 2]), "layers 1 to 2, is out of order"),
     ],
 )
 def test_numbers_are_held_to_the_files_before_memory_is_taken(copy, change, message):
@@ -337,22 +347,23 @@ def test_what_is_for_the_record_is_refused_cleanly(copy, factor):
         _ = Bundle.open(copy).config
 
 
-def test_what_only_an_encoder_has_is_not_there(copy):
-    assert Bundle.open(copy).positions is None
-
-
-@pytest.mark.parametrize("version", ["ane-book bundle 1", "ane-book bundle 3", "other"])
-def test_an_older_version_says_how_to_make_it_new(copy, version):
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        ("ane-book bundle 1", "ane-book convert MODEL --out {} --force"),
+        ("other", "ane-book convert MODEL --out {} --force"),
+        ("ane-book bundle 14", "'ane-book bundle 14', of a newer .*update it, .*convert MODEL"),
+    ],
+)
+def test_another_version_says_what_to_do(copy, version, message):
     rewrite(copy, lambda text: text.replace("ane-book bundle 6", version))
-    with pytest.raises(InvalidBundle, match=f"ane-book convert MODEL --out {copy} --force"):
+    with pytest.raises(InvalidBundle, match=message.format(copy)):
         Bundle.open(copy)
 
 
-def test_a_newer_version_is_refused_by_name(copy):
-    rewrite(copy, lambda text: text.replace("ane-book bundle 6", "ane-book bundle 14"))
-    newer = "'ane-book bundle 14', of a newer ane-book; .*update it, .*convert MODEL"
-    with pytest.raises(InvalidBundle, match=newer):
-        Bundle.open(copy)
+def test_a_bundle_is_no_package(copy):
+    with pytest.raises(InvalidPackage, match="a folder of packages"):
+        MLProgram(copy)
 
 
 def test_what_another_form_said_is_refused_by_name(copy):

@@ -3,15 +3,14 @@
 import json
 import os
 from pathlib import Path
-import pty
 import re
-import select
 import stat
 import subprocess
 import sys
 
-from _command import ane_book, chatty_copy, start
-from _patience import HANGING, Guard
+from _command import ane_book, chatty_copy
+from _patience import HANGING
+from _terminal import Terminal
 from ane_book.cli.chat import Conversation
 from ane_book.cli.conversation import Saved, SavedMessage, read_conversation, write_conversation
 from ane_book.errors import InvalidInput, printable
@@ -75,12 +74,7 @@ def test_a_conversation_with_every_command(chatty, tmp_path):
         "no command '/nothing'; /help lists them",
     ), strict=True):  # fmt: skip
         assert words in error
-    for told in (
-        "/system      show",
-        "temperature 0.0",
-        "saved 1 answer to",
-        "loaded 1 answer from",
-    ):
+    for told in ("/system      show", "temperature 0.0", "saved 1 answer to", "loaded 1 answer"):
         assert told in done.stderr
     assert re.search(r"1 answer, \d+ of 128 tokens held", done.stderr)
 
@@ -115,11 +109,10 @@ class TestFile:
 
     def test_folders_pipes_and_places_that_are_not_there(self, tmp_path):
         os.mkfifo(tmp_path / "pipe")
-        names = [tmp_path / "a\0b", tmp_path / ("x" * 5000)]
-        for path in (tmp_path, tmp_path / "pipe", tmp_path / "none", *names):
+        names = [tmp_path / each for each in ("pipe", "none/talk.json", "a\0b", "x" * 5000)]
+        for path in (tmp_path, *names):
             with pytest.raises(InvalidInput):
                 read_conversation(path)
-        for path in (tmp_path, tmp_path / "pipe", tmp_path / "none" / "talk.json", *names):
             with pytest.raises(InvalidInput):
                 write_conversation(path, SAVED)
         assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
@@ -140,30 +133,15 @@ class TestHistory:
         """What a terminal shows of a process that reads lines, after keys that are typed."""
         reads = ", ".join(["repr(l.read('> '))"] * lines)
         code = self.READ.format(kept, reads)
-        ours, theirs = pty.openpty()
         settings = {name: value for name, value in os.environ.items()
                     if name not in ("HOME", "XDG_STATE_HOME")}  # fmt: skip
-        process = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs,
-            env=settings | {"TERM": "dumb"} | environment,
-        )  # fmt: skip
-        os.close(theirs)
-        shown, sent, guard = b"", False, Guard()
-        while True:
-            select.select([ours], [], [], guard.left())
-            try:
-                chunk = os.read(ours, 4096)
-            except OSError:  # closed at the other end
-                break
-            if chunk == b"":
-                break
-            shown += chunk
-            if not sent and b"> " in shown:
-                os.write(ours, keys.encode())
-                sent = True
-        os.close(ours)
-        assert process.wait(HANGING) == 0, shown
-        return shown.decode()
+        settings |= {"TERM": "dumb"} | environment
+        with Terminal(command=[sys.executable, "-c", code], env=settings) as terminal:
+            before = terminal.until("(.*)> ")[1]
+            terminal.type(keys)
+            shown = before + terminal.rest()
+            assert terminal.process.wait(HANGING) == 0, shown
+        return shown
 
     def test_the_arrow_brings_back_what_another_conversation_was_told(self, tmp_path):
         place = {"XDG_STATE_HOME": str(tmp_path / "state")}
@@ -202,10 +180,7 @@ def test_an_answer_does_not_steer_the_terminal_that_shows_it(tiny_bundle):
     command = ["run", bundle, "Hi", "--temperature", "5", "--seed", "0", "--max-tokens", "24"]
     exact = ane_book(*command).stdout
     assert len(re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", exact)) > 2
-    ours, theirs = pty.openpty()
-    with start(*command, stdout=theirs) as process:
-        os.close(theirs)
-        assert process.wait(timeout=HANGING) == 0
-    shown = os.read(ours, 1 << 16).decode().replace("\r\n", "\n")  # which a terminal makes of \n
-    os.close(ours)
+    with Terminal(*command, stderr=subprocess.DEVNULL) as terminal:
+        shown = terminal.rest().replace("\r\n", "\n")  # which a terminal makes of \n
+        assert terminal.process.wait(HANGING) == 0
     assert shown == printable(exact)

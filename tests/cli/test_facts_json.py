@@ -23,11 +23,6 @@ def facts(*arguments: str, code: int = 0):
     return json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
-@pytest.fixture
-def bundle(tiny_bundle) -> Path:
-    return tiny_bundle("llama", kv="state")[1].path
-
-
 def test_every_command_that_prints_facts_has_it():
     group = get_command(app)
     commands = [group.resolve_command(group.make_context("ane-book", [n]), [n])[1]
@@ -102,6 +97,8 @@ def test_a_name_leads_to_its_bundle_and_the_cache_says_how_it_was_made(tmp_path,
     name = "privacy-filter-small"
     assert facts("inspect", name)["bundle"] == facts("check", name)["checked"] != str(made)
     assert len(facts("cache")["bundles"]) == 2  # converted once more, as the name alone says
+    assert facts("place", name)["package"].startswith(str(tmp_path))
+    assert "in 1 package" in ane_book("check", name, "--github").stdout
     assert facts("cache", "delete", made.name)["deleted"] == [entry]
 
 

@@ -13,13 +13,10 @@ import re
 import _encoders
 from _encoders import (
     FAMILIES,
-    RERANKERS,
     dense_layers,
     tiny_bert,
     tiny_encoder,
-    tiny_reranker,
     write_encoder,
-    write_reranker,
 )
 import _taggers
 from _taggers import tiny_tagger, write_tagger
@@ -75,8 +72,6 @@ def _cases() -> Iterator[tuple[str, Case]]:
             yield f"bert {size}: {name}", (_saved(tiny_bert, size, write_encoder), recipe)
         for family in FAMILIES:
             yield f"encoder {family}: {name}", (_encoder(family), recipe)
-        for family in RERANKERS:
-            yield f"reranker {family}: {name}", (_reranker(family), recipe)
 
 
 def _saved(make: Callable, size: str, write: Callable) -> Callable[[Path], Path]:
@@ -95,10 +90,6 @@ def _encoder(family: str) -> Callable[[Path], Path]:
         return write_encoder(_sixteenths(tiny_encoder(family)), folder, pooling, dense=dense)
 
     return write
-
-
-def _reranker(family: str) -> Callable[[Path], Path]:
-    return lambda folder: write_reranker(_sixteenths(tiny_reranker(family)), folder, family)
 
 
 def _sixteenths(model: torch.nn.Module) -> torch.nn.Module:

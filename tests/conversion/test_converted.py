@@ -26,7 +26,7 @@ QUICK = (
     "zaya odd: apart, host",
     "tagger usual: apart",
     "encoder gemma3_text: plain",
-    "reranker bert: int8",
+    "bert odd: int8",
 )
 #: What differs with PyTorch's kernels, and so with the processor.
 NUMBERS = "golden"

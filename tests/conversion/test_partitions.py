@@ -3,35 +3,15 @@
 Every bundle here is converted for real and run by the executor.
 """
 
-from pathlib import Path
-
 from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.recipe import make_recipe
 from ane_book.runtime import Session
-from ane_book.runtime.backends import MILBackend
 import numpy as np
 import pytest
 import torch
 
 PROMPT = [72, 101, 108, 108, 111, 32, 119, 111, 114, 108, 100]
 PHI = "phi-4-mini-instruct"
-
-
-class Counting(MILBackend):
-    """The executor, counting the calls of programs."""
-
-    calls = 0
-
-    def load(self, package: Path, function: str):
-        program = super().load(package, function)
-        predict = program.predict
-
-        def counted(*arguments):
-            self.calls += 1
-            return predict(*arguments)
-
-        program.predict = counted
-        return program
 
 
 def test_whole_is_one_program_whatever_the_limit():
@@ -45,10 +25,9 @@ def test_a_token_takes_the_dispatches_that_were_planned(tiny_bundle, partition, 
     _, bundle = tiny_bundle("qwen2", partition=partition, head_rows=100, shard_limit=150_000)
     planned = len(plan(bundle.config, bundle.recipe).programs)
     assert planned == shards + 1
-    backend = Counting("fp32")
-    session = Session(bundle, backend=backend)
+    session = Session(bundle, precision="fp32")
     session.decode(1)
-    assert backend.calls == planned
+    assert session.calls.total() == planned
 
 
 def test_a_head_in_several_programs(tiny_bundle):

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 from _command import ane_book as command
-from _command import refused
 from _tiny import REPRESENTATIVES
 import ane_book
 from ane_book.bundle import Bundle
@@ -18,7 +17,6 @@ from ane_book.conversion.plan.shards import blob_bytes
 from ane_book.conversion.quantize import SCHEMES, encode
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import (
-    InvalidInput,
     InvalidWeights,
     UnknownModel,
     UnsupportedModel,
@@ -52,15 +50,21 @@ class TestBytes:
         assert planned.weight_bytes == sum(written.values())
         embedding = (bundle.path / "embedding.npy").stat().st_size
         assert 0 < embedding - planned.embedding_bytes <= 128  # the header of a .npy file
+        counts = {part.package: len(part.functions) for part in bundle.manifest.packages}
+        assert planned.wired.functions == sum(counts.values())
+        assert planned.wired.shared == planned.weight_bytes
+        assert planned.wired.copied == sum(counts[name] * size for name, size in written.items())
 
     @pytest.mark.parametrize("family", REPRESENTATIVES)
     def test_of_every_kind_of_family(self, tiny_bundle, family):
         self.check(tiny_bundle(family, kv="state")[1])
         self.check(tiny_bundle(family, **CUT)[1])
 
-    @pytest.mark.parametrize("quant", ["int4", "lut6"])
-    def test_of_shards(self, tiny_bundle, quant):
-        self.check(tiny_bundle("qwen2", quant=quant, quant_head="none", shard_limit=200_000)[1])
+    def test_of_tiers(self, tiny_bundle):
+        self.check(tiny_bundle("llama", context=64, tiers=(32,), verify=4)[1])
+
+    def test_of_shards(self, tiny_bundle):
+        self.check(tiny_bundle("qwen2", quant="lut6", quant_head="none", shard_limit=200_000)[1])
 
     @pytest.mark.parametrize("quant", SCHEMES)
     @pytest.mark.parametrize("outputs", [64, 257])  # of the second no group of 8 is whole
@@ -171,14 +175,20 @@ class TestNotes:
             line = limit.note("head.mlpackage, a weight file of 2,457.6 MB")
             assert line in large.notes()
 
-    def test_the_quality_that_was_measured(self):
-        for quant, said in (("int8", "+0.7 % perplexity"), ("lut4", "+925 % perplexity"),
-                            ("auto:6", "not measured")):  # fmt: skip
-            facts = dict(plan(find_config(QWEN), make_recipe(quant=quant)).facts())
-            assert facts["quality"].startswith(f"{said} on SmolLM2-135M; ")
-        assert dict(plan(find_config(QWEN), make_recipe()).facts())["quality"].startswith(
-            "as the source"
-        )
+    @pytest.mark.parametrize(
+        ("model", "options", "said"),
+        [
+            (QWEN, {}, "as the source, rounded to fp16"),
+            (QWEN, {"quant": "lut4"}, r"\+925 % perplexity on SmolLM2-135M; another model"),
+            (QWEN, {"quant": "auto:6"}, "not measured on .* and more of it to calibrate"),
+            (QWEN, {"functions": "one"}, "each package has one function, .* for caches among it"),
+            (QWEN, {"lora_slots": 16}, "for caches and .* MB for an adapter in either"),
+            ("privacy-filter", {"experts": "dispatch"}, r"as much as packed from \d+ tokens"),
+        ],
+    )
+    def test_facts_of_some_recipes_alone(self, model, options, said):
+        facts = ane_book.plan(model, **options).facts()
+        assert re.search(said, " ".join(text for _, text in facts))
 
     def test_the_warning_of_a_scheme(self):
         assert "lut4 broke SmolLM2-135M" in self.notes(QWEN, quant="lut4")
@@ -197,14 +207,6 @@ class TestConfiguration:
             assert f"{heading} {' '.join(text.split())}" in said
         assert "layers 0 to 7: 119.5 MB" in done.stdout
         assert "4 dispatches in decode" in done.stdout
-
-    def test_a_limit_smaller_than_one_layer(self):
-        message = refused("convert", QWEN, "--source", "random", "--limit", "10MB")
-        assert "one layer has 29.8 MB" in message and "raise the limit" in message
-
-    def test_of_a_checkpoint(self, tiny):
-        model, folder = tiny("llama")
-        assert find_config(str(folder)).hidden_size == model.config.hidden_size
 
     def test_folders_that_say_nothing_of_use(self, tmp_path):
         with pytest.raises(WeightsNotFound, match="holds config.json"):
@@ -243,23 +245,6 @@ class TestConfiguration:
     def test_a_path_to_nothing_and_a_model_of_the_hub(self, name, said):
         with pytest.raises(UnknownModel, match=re.escape(said)):
             find_config(name)
-
-
-class TestRefusals:
-    def test_a_head_that_cannot_be_split(self):
-        with pytest.raises(InvalidInput, match="argmax_output picks the token inside one program"):
-            plan(find_config(QWEN), make_recipe(argmax_output=True, shard_limit="100MB"))
-
-    def test_no_rows_in_a_part(self):
-        with pytest.raises(
-            InvalidInput, match="head_rows must be greater than or equal to 1, not 0"
-        ):
-            plan(find_config(QWEN), make_recipe(head_rows=0))
-
-    @pytest.mark.parametrize("partition", ["heads", "projections"])
-    def test_another_partition(self, partition):
-        with pytest.raises(InvalidInput, match=f"'layers' or 'whole', not '{partition}'"):
-            make_recipe(partition=partition)
 
 
 def test_lines_are_as_wide_as_the_terminal():

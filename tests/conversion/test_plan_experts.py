@@ -3,15 +3,11 @@
 from itertools import combinations, product
 
 from _command import ane_book as command
-from _command import refused
 from _long import long_but
-from _taggers import SIZES, tiny_tagger
+from _taggers import SIZES
 import ane_book
-from ane_book.conversion.plan import Plan, find_config, plan
+from ane_book.conversion.plan import Plan, plan
 from ane_book.conversion.plan.expert_choices import MOST, crossing, woken
-from ane_book.conversion.recipe import make_recipe
-from ane_book.errors import InvalidInput
-from ane_book.models.privacy_filter import PrivacyFilter
 from ane_book.runtime import Tagger
 import numpy as np
 import pytest
@@ -23,11 +19,6 @@ L, E, K = 8, 128, 4  # its layers, experts, and experts of a token
 
 def planned(experts: str, **recipe) -> Plan:
     return ane_book.plan(MODEL, experts=experts, **recipe)
-
-
-def tiny(size: str, experts: str, **recipe) -> Plan:
-    config = PrivacyFilter().config(tiny_tagger(size).config.to_dict())
-    return plan(config, make_recipe(config, experts=experts, context=64, **recipe))
 
 
 class TestWoken:
@@ -48,43 +39,6 @@ class TestWoken:
             for way in product(range(3), repeat=tokens)
         )
         assert woken(shares, tokens) == pytest.approx([exact, 1.0])
-
-    def test_one_token_wakes_its_own_and_many_wake_all(self):
-        uniform = np.full((L, E), K / E)
-        assert woken(uniform, 1) == pytest.approx([K] * L)
-        assert woken(uniform, 10_000) == pytest.approx([E] * L)
-        assert woken(uniform, 0) == pytest.approx([0] * L)
-
-
-class TestPrograms:
-    def test_by_hand(self):
-        """Of the full model: 8 layers of 128 experts, 640 channels, 640 wide; biases everywhere."""
-        expert = 2 * (3 * 640 * 640 + 2 * 640 + 640)  # bytes in fp16 of matrices and biases
-        packages = planned("dispatch").packages
-        sizes = {size for name, size in packages.items() if "expert" in name}
-        assert len(packages) == L * E + L + 1
-        (size,) = sizes
-        assert expert < size < expert + 4 * 128 + 64  # four records, aligned, and a header
-
-    @pytest.mark.parametrize("experts", STRATEGIES)
-    @pytest.mark.parametrize("size", SIZES)
-    def test_hold_the_weights_of_the_model(self, size, experts):
-        """Every tensor but the embedding; beside it only headers, records and alignment."""
-        made = tiny(size, experts)
-        model, config = PrivacyFilter(), made.config
-        _, *tensors = model.tensors(config).values()
-        numbers = 2 * sum(int(np.prod(shape)) for shape in tensors)
-        most = 20 * config.num_layers * config.num_experts * 128 + 64 * len(made.packages)
-        assert 0 < made.weight_bytes - numbers < most < 10 * numbers
-
-    def test_in_the_order_of_a_tokens_way(self):
-        made = tiny("usual", "dispatch")
-        trunks = [i for i, program in enumerate(made.programs) if program.trunk is not None]
-        assert trunks == [0, 9, 18] and len(made.programs) == 19
-        assert [program.expert for program in made.programs[9:12]] == [None, 0, 1]
-        assert [made.programs[i].layers for i in (0, 1, 9, 18)] == [
-            range(1), range(1), range(1, 2), range(2, 2),
-        ]  # fmt: skip
 
 
 WRITTEN = [*((size, "none") for size in SIZES), ("odd", "int8")]
@@ -112,33 +66,8 @@ class TestWritten:
             list(running.logits(np.array([token])))
             assert running.calls.total() == round(made.calls())
             programs = {program.package: program for program in made.programs}
-            read = [
-                times * programs[package].bytes for package, times in running.calls.items()
-            ]
+            read = [times * programs[package].bytes for package, times in running.calls.items()]
             assert sum(read) == pytest.approx(made.read_bytes())
-
-    def test_calls_of_many_tokens_by_their_own_shares(self, tagger):
-        """By the histogram of a text its tokens' calls are met on average, drawn independently."""
-        _, bundle = tagger("narrow", experts="dispatch")  # one expert a token
-        made, running = plan(bundle.config, bundle.recipe), Tagger(bundle)
-        alone = [self.woken(running, [token]) for token in range(257)]
-        shares = np.mean(alone, axis=0)
-        rng, counted = np.random.default_rng(0), []
-        for _ in range(2000):
-            drawn = rng.integers(0, 257, 3)
-            counted.append(4 + np.any([alone[token] for token in drawn], axis=0).sum())
-        assert np.mean(counted) == pytest.approx(made.calls(3, shares), rel=0.01)
-
-    def woken(self, running: Tagger, tokens: list[int]) -> np.ndarray:
-        """(L, E), of the tokens of a call."""
-        config = running.bundle.config
-        found = np.zeros((config.num_layers, config.num_experts), bool)
-        running.calls.clear()
-        list(running.logits(np.array(tokens)))
-        for part in running.bundle.manifest.packages:
-            if part.expert is not None:
-                found[part.layers[0], part.expert] = part.package in running.calls
-        return found
 
 
 class TestCalls:
@@ -170,12 +99,6 @@ class TestCalls:
         assert made.calls(1, shares) == pytest.approx(made.calls(1))
         assert made.calls(20, shares) < made.calls(20)
 
-    def test_models_without_experts(self):
-        made = ane_book.plan("smollm2-135m-instruct")
-        assert (made.woken(9), made.strategies) == (0.0, {})
-        assert made.calls(9) == len(made.programs)
-        assert made.read_bytes(9) == made.weight_bytes
-
 
 class TestCrossing:
     def test_is_where_reading_becomes_equal(self):
@@ -199,28 +122,3 @@ class TestLines:
         assert "dispatch: 1,033 programs; 41 calls, 101.2 MB a token" in said
         assert "packed:" not in said  # whole layers are beyond the limit
         assert "experts apart read as much as packed" not in said
-
-    def test_of_every_strategy(self):
-        for experts in STRATEGIES:
-            lines = [text for _, text in planned(experts).facts()]
-            told = [text.split(":")[0] for text in lines if " a token; " in text]
-            assert told == [*STRATEGIES]
-            assert any(text.startswith("experts apart read as much") for text in lines)
-
-
-class TestRefusals:
-    def test_another_partition(self):
-        message = refused("plan", MODEL, "--experts", "dispatch", "--partition", "whole")
-        assert "experts 'dispatch' cuts every layer at its mixture" in message
-
-    def test_an_expert_beyond_the_limit(self):
-        with pytest.raises(InvalidInput, match=r"an expert of layer 0 has 25.2 MB .* raise"):
-            plan(find_config("zaya1-8b"), make_recipe(experts="dispatch", shard_limit="25MB"))
-
-    def test_a_trunk_beyond_the_limit(self):
-        with pytest.raises(InvalidInput, match=r"what is around the experts of layer 0 has 2.8 MB"):
-            plan(find_config(MODEL), make_recipe(experts="dispatch", shard_limit="2.6MB"))
-
-    def test_a_model_without_experts(self):
-        message = refused("plan", "smollm2-135m-instruct", "--experts", "dispatch")
-        assert "experts goes with mixtures of experts" in message

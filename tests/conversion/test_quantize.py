@@ -5,7 +5,7 @@ import itertools
 
 from _tiny import tiny_model
 import ane_book
-from ane_book.bundle import Bundle, Recipe
+from ane_book.bundle import Bundle
 from ane_book.conversion.quantize import (
     SCHEMES,
     Encoded,
@@ -127,10 +127,6 @@ class TestPalettes:
             indices, lut = palettize(part, groups=1, bits=4)
             np.testing.assert_array_equal(indices, together[0][16 * i : 16 * i + 16])
             np.testing.assert_array_equal(lut[0], together[1][i])
-
-    def test_channels_that_make_no_even_groups_share_one_palette(self):
-        operands = encode(weights(24, 10), SCHEMES["lut4"]).operands
-        assert operands["lut"][1].shape == (1, 1, 1, 1, 16, 1)
 
 
 @pytest.mark.parametrize("zero", [True, False])
@@ -255,8 +251,7 @@ def test_a_package_has_what_coremltools_would_write(tmp_path, plain, quant):
     assert len(files[0]) == 2 and files[0] == files[1]
 
 
-@pytest.mark.parametrize("quant", ["int8", "lut4"])
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize(("family", "quant"), [("llama", "lut4"), ("qwen2", "int8")])
 def test_a_bundle_computes_with_the_compressed_weights(tiny_bundle, family, quant):
     """Against `transformers` with each projection's weight replaced by what was stored."""
     _, bundle = tiny_bundle(family, quant=quant, shard_limit=100_000)
@@ -285,34 +280,7 @@ def replace(quant: str, *layers: nn.Linear) -> None:
         layer.weight.copy_(part)
 
 
-@pytest.mark.parametrize("quant", ["int8", "lut4"])
-def test_all_functions_share_the_compressed_bytes(tiny_bundle, quant):
-    _, bundle = tiny_bundle("llama", quant=quant, shard_limit=100_000)
-    for path in bundle.path.glob("*.mlpackage"):
-        package = Package(path)
-        blobs = [
-            {
-                value.blob
-                for operation in function.operations()
-                for values in operation.inputs.values()
-                for value in values
-                if isinstance(value, Constant) and value.blob
-            }
-            for function in package.functions.values()
-        ]
-        assert len(blobs) == 2 and blobs[0] == blobs[1]
-        written = sum(value.stored_bytes for _, value in package.weights)
-        file = path / "Data" / "com.apple.CoreML" / "weights" / "weight.bin"
-        assert written <= file.stat().st_size < written + 128 * (len(blobs[0]) + 1)
-
-
 class TestChoice:
-    @pytest.mark.parametrize("quant", ["int3", "lut4-g8"])
-    def test_an_unknown_name_is_answered_with_the_list(self, tiny, quant):
-        _, folder = tiny("llama")
-        with pytest.raises(InvalidInput, match=f"one of none, int8, .*, lut4, .* not '{quant}'"):
-            ane_book.convert(str(folder), quant=quant)
-
     def test_a_bundle_of_a_scheme_that_went_can_be_held_to_the_rest(self, tiny_bundle):
         _, bundle = tiny_bundle("llama", quant="lut4", shard_limit=100_000)
         recipe = bundle.recipe.model_copy(update={"quant": "lut4-g8", "quant_head": "lut4-g8"})
@@ -328,44 +296,12 @@ class TestChoice:
         plain, int8 = convert(), convert(quant="int8")
         assert plain.path != int8.path
         assert (plain.recipe.quant, int8.recipe.quant) == ("none", "int8")
-        weights = [
-            sum(size for name, size in bundle.manifest.files.items() if name.endswith("weight.bin"))
-            for bundle in (plain, int8)
-        ]
-        assert weights[1] < 0.6 * weights[0]
         with pytest.raises(InvalidInput, match="holds another conversion"):
             convert(out=plain.path, quant="int8")
         with pytest.raises(InvalidInput, match="converted with quant = 'none', not 'int8'"):
             ane_book.load(plain.path, quant="int8")
 
-    def test_an_interrupted_conversion_does_not_go_on_with_another_choice(
-        self, tiny, tiny_bundle, tmp_path
-    ):
-        _, folder = tiny("llama")
-        _, fresh = tiny_bundle("llama", quant="lut4", shard_limit=100_000)
-        convert = partial(ane_book.convert, str(folder), context=32, prefill=8, shard_limit=100_000)
-
-        def stop(description: str, done: int, total: int) -> None:
-            if description.startswith("layer 3"):
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            convert(out=tmp_path / "b", progress=stop)
-        found = convert(out=tmp_path / "b", quant="lut4")
-        for name in found.manifest.files:
-            if not name.endswith(".npz"):  # zip archives carry the time
-                assert (found.path / name).read_bytes() == (fresh.path / name).read_bytes(), name
-
-    def test_a_recipe_from_before_there_was_a_choice_is_uncompressed(self):
-        old = Recipe().model_dump(exclude={"quant"})
-        assert Recipe.model_validate(old).quant == "none"
-
     def test_golden_numbers_are_those_of_the_weights_in_half_precision(self, tiny_bundle):
         _, plain = tiny_bundle("llama", kv="state", shard_limit=100_000)
         _, int8 = tiny_bundle("llama", quant="int8", shard_limit=100_000)
         np.testing.assert_array_equal(int8.golden()["logits"], plain.golden()["logits"])
-
-    def test_the_command_line_names_every_choice(self):
-        said = Recipe.model_fields["quant"].description
-        for name in SCHEMES:
-            assert name in said, name

@@ -9,7 +9,6 @@ import shutil
 
 from _command import ane_book as ane_book_command
 from _tiny import longrope, tiny_model, write_checkpoint
-from _zaya import maker
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, InvalidInput
@@ -87,30 +86,6 @@ class TestTokens:
         session.prefill([1])
         assert session.tiers[TIERS[1]] == 2
 
-    def test_half_precision_is_as_near_to_single_in_every_tier(self, bundle):
-        half, single = (Session(bundle, precision=p).logits(range(40)) for p in ("fp16", "fp32"))
-        a, b = half.astype(np.float64), single.astype(np.float64)
-        cosine = (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
-        assert cosine.min() > 0.9999
-
-    def test_guessed_tokens_are_verified_in_every_tier(self, tiny_bundle):
-        """A block of 4 is where it was, whichever cache has room: same tokens, same calls."""
-        recipe = {"kv": "state", "context": CONTEXT, "verify": 4}
-        both = [tiny_bundle("llama", **recipe, **own)[1] for own in ({}, {"tiers": TIERS})]
-        one, tiered = (Session(bundle, precision="fp32") for bundle in both)
-        for draft in ("lookup", None):
-            options = {"max_tokens": CONTEXT - 12, "draft": draft}
-            expected, found = (s.generate("abab abab ab", **options) for s in (one, tiered))
-            assert found.token_ids == expected.token_ids
-            assert tiered.tiers.total() == one.tiers.total() and all(tiered.tiers.values())
-
-    def test_the_likeliest_token_instead_of_logits(self, tiny_bundle):
-        recipe = {"context": CONTEXT, "argmax_output": True}
-        _, one = tiny_bundle("llama", **recipe)
-        _, tiered = tiny_bundle("llama", **recipe, tiers=TIERS)
-        found = [Session(b, "fp32").generate("Once", max_tokens=40) for b in (one, tiered)]
-        assert found[0].token_ids == found[1].token_ids
-
     def test_scaling_by_the_context_is_the_contexts_in_every_tier(self, tmp_path):
         """Phi takes its long factors beyond its original context, also where few slots are used."""
         model = tiny_model(
@@ -118,7 +93,7 @@ class TestTokens:
         )
         (tmp_path / "model").mkdir()
         folder, found = write_checkpoint(model, tmp_path / "model"), []
-        for name, tiers in (("one", ()), ("tiered", TIERS)):
+        for name, tiers in (("one", ()), ("tiered", TIERS[:1])):
             recipe = {"context": CONTEXT, "prefill": PREFILL, "tiers": tiers}
             made = ane_book.convert(str(folder), out=tmp_path / name, **recipe)
             found.append(Session(made, precision="fp32").logits(range(24)))
@@ -155,51 +130,7 @@ class TestTokens:
         near(session.logits(range(17, 40)), expected.logits(range(17, 40)))
 
 
-class TestMixture:
-    @pytest.mark.long
-    def test_experts_and_tails_are_the_same_in_every_tier(self, tmp_path_factory):
-        recipe = {"experts": "dispatch", "kv": "state", "context": CONTEXT}
-        both = [
-            maker(tmp_path_factory, {"odd": recipe | own})("odd")[2]
-            for own in ({}, {"tiers": TIERS})
-        ]
-        one, tiered = (Session(bundle, precision="fp32") for bundle in both)
-        whole = one.logits(range(CONTEXT))
-        near(tiered.logits(range(CONTEXT)), whole)
-        for position in (19, 5):
-            tiered.rewind(position)
-            near(tiered.logits(range(position, CONTEXT)), whole[position:])
-        functions = {len(part.functions) for part in both[1].manifest.packages}
-        assert functions == {2, 6}  # experts and the head once, trunks for every tier
-        assert tiered.calls.keys() == one.calls.keys()
-
-
 class TestBundle:
-    def test_weights_are_there_once(self, tiny_bundle, bundle):
-        _, one = tiny_bundle("llama", kv="state", context=CONTEXT)
-        weights = [
-            {name: size for name, size in b.manifest.files.items() if name.endswith("weight.bin")}
-            for b in (one, bundle)
-        ]
-        assert weights[0] == weights[1]
-
-    def test_functions_are_named_by_their_slots(self, bundle):
-        assert bundle.manifest.tiers == [16, 20, 48]
-        assert bundle.manifest.functions == {"decode": 1, "prefill": 8}
-        layers, head = bundle.manifest.shards[0], bundle.manifest.head[0]
-        found = {name: (f.tokens, f.slots) for name, f in layers.functions.items()}
-        assert found == {
-            "decode": (1, 48),
-            "prefill": (8, 48),
-            "decode_s20": (1, 20),
-            "prefill_s20": (8, 20),
-            "decode_s16": (1, 16),
-            "prefill_s16": (8, 16),
-        }
-        assert {name: f.slots for name, f in head.functions.items()} == dict.fromkeys(
-            ("decode", "prefill")
-        )
-
     def test_the_context_among_the_tiers_changes_nothing(self, bundle, tiny):
         _, folder = tiny("llama")
         recipe = {"kv": "state", "context": CONTEXT, "prefill": PREFILL}
@@ -210,46 +141,18 @@ class TestBundle:
             ane_book.convert(str(folder), out=bundle.path, tiers=(16,), **recipe)
 
 
-class TestRefused:
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"tiers": (16, 64)}, "tiers: a cache of 64 slots is larger than the context of 48"),
-            ({"tiers": (16, 20, 16)}, "tiers: 16 is there twice"),
-            ({"tiers": (1, 16)}, "tiers must be greater than or equal to 2, not 1"),
-            ({"tiers": 0}, "tiers must be greater than or equal to 2, not 0"),
-            ({"tiers": -16}, "tiers must be greater than or equal to 2, not -16"),
-            ({"tiers": "16;20"}, "tiers: '16;20' are no numbers of slots; write them like 128,256"),
-            ({"tiers": ""}, "tiers: '' are no numbers of slots"),
-            ({"tiers": "16,,20"}, "tiers: '16,,20' are no numbers of slots"),
-            ({"tiers": 16.5}, "tiers must be a valid integer, not 16.5"),
-            ({"tiers": (True, 16)}, "tiers must be a valid integer, not True"),
-            ({"tiers": {"a": 1}}, "tiers must be"),
-            ({"tiers": (4, 16)}, "prefill must be between 2 and the smallest tier of 4 tokens"),
-        ],
-    )
-    def test_what_makes_no_sense(self, tiny, tmp_path, options, message):
-        _, folder = tiny("llama")
-        recipe = {"context": CONTEXT, "prefill": PREFILL} | options
-        with pytest.raises(InvalidInput, match=message):
-            ane_book.convert(str(folder), out=tmp_path / "out", **recipe)
-        assert not list(tmp_path.iterdir())
-
-    def test_a_prompts_chunk_that_nobody_chose_fits_the_smallest(self):
-        assert ane_book.plan("smollm2-135m-instruct", tiers="32,128").recipe.prefill == 32
-
-    def test_an_encoder(self):
-        with pytest.raises(InvalidInput, match="tiers goes with models that generate text"):
-            ane_book.plan("all-minilm-l6-v2", tiers="64")
-
-    def test_a_bundle_follows_no_other_tiers(self, bundle):
-        with pytest.raises(InvalidInput, match=r"converted with tiers = \(16, 20\), not \(16,\)"):
-            ane_book.load(str(bundle.path), tiers="16")
-        assert ane_book.load(str(bundle.path), tiers="16,20,48").context == CONTEXT
+def test_a_bundle_follows_no_other_tiers(bundle):
+    with pytest.raises(InvalidInput, match=r"converted with tiers = \(16, 20\), not \(16,\)"):
+        ane_book.load(str(bundle.path), tiers="16")
+    assert ane_book.load(str(bundle.path), tiers="16,20,48").context == CONTEXT
 
 
 def functions(manifest: dict, package: int = 0) -> dict:
     return manifest["packages"][package]["functions"]
+
+
+def keys(manifest: dict) -> dict:
+    return functions(manifest)["decode_s16"]["states"]["keys"]
 
 
 def renamed(manifest: dict, old: str, new: str) -> None:
@@ -267,6 +170,12 @@ def fewer(manifest: dict, name: str, slots: int) -> None:
         type_["shape"][2] = slots
 
 
+def eighteen(manifest: dict) -> None:
+    for name in ("decode", "prefill"):
+        fewer(manifest, f"{name}_s16", 18)
+        renamed(manifest, f"{name}_s16", f"{name}_s18")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -281,21 +190,16 @@ def fewer(manifest: dict, name: str, slots: int) -> None:
         (lambda m: m.update(context=20), "do not fit"),
         (lambda m: m.update(context=64), "do not fit"),
         (lambda m: [fewer(m, f"{n}_s16", 4) for n in ("decode", "prefill")], "do not fit"),
-        (
-            lambda m: functions(m)["decode_s16"]["states"]["keys"]["shape"].__setitem__(2, 20),
-            "'decode_s16': states .* do not fit",
-        ),
-        (
-            lambda m: functions(m)["decode_s16"]["states"]["keys"]["shape"].__setitem__(1, 20),
-            "keep different caches",
-        ),
+        (lambda m: keys(m)["shape"].__setitem__(2, 20), "'decode_s16': states .* do not fit"),
+        (lambda m: keys(m)["shape"].__setitem__(1, 20), "keep different caches"),
         (lambda m: functions(m)["decode_s16"]["states"].pop("keys"), "keep different caches"),
-        (lambda m: functions(m)["decode_s16"]["states"]["keys"].update(shape=[]), "keep different"),
+        (lambda m: keys(m).update(shape=[]), "keep different caches"),
         (
             lambda m: functions(m)["decode_s16"]["inputs"]["mask"]["shape"].__setitem__(3, 49),
             "'decode_s16': inputs .* do not fit",
         ),
         (lambda m: functions(m)["decode_s16"].update(slots=10**30), "other functions|do not fit"),
+        (eighteen, "decode_s18"),  # which the packages do not have
     ],
 )
 def test_damaged_tiers_are_refused(bundle, tmp_path, change, message):
@@ -316,17 +220,6 @@ def test_a_part_of_an_encoder_without_functions_is_refused(tagger, tmp_path):
     (copy / "manifest.json").write_text(json.dumps(fields))
     with pytest.raises(InvalidBundle, match="other functions"):
         Bundle.open(copy)
-
-
-def test_slots_that_the_packages_do_not_have_are_refused(bundle, tmp_path):
-    copy = Path(shutil.copytree(bundle.path, tmp_path / "bundle"))
-    fields = json.loads((copy / "manifest.json").read_text())
-    for name in ("decode", "prefill"):
-        fewer(fields, f"{name}_s16", 18)
-        renamed(fields, f"{name}_s16", f"{name}_s18")
-    (copy / "manifest.json").write_text(json.dumps(fields))
-    with pytest.raises(InvalidBundle, match="decode_s18"):
-        Session(copy)
 
 
 class TestEvidence:
@@ -355,15 +248,9 @@ class TestEvidence:
         arguments = "plan", "hy-mt", "--max-seq-len", "2048", "--tiers", "128,512"
         done = ane_book_command(*arguments, "--chip", "m4-max")
         assert done.returncode == 0, done.stderr
-        lines = done.stdout.splitlines()
-        cache = next(line for line in lines if line.startswith("tiers"))
-        assert "128 slots: 8.4 MB of cache" in cache
-        rates = [line for line in lines if "slots: " in line and "tokens/s" in line]
-        assert [line.split("slots")[0].split()[-1] for line in rates] == ["128", "512", "2,048"]
+        assert "128 slots: 8.4 MB of cache" in done.stdout
         found = json.loads(ane_book_command(*arguments, "--chip", "m4-max", "--json").stdout)
         assert found["tiers"]["128"] * 16 == found["tiers"]["2048"] == found["cache_bytes"]
-        for slots, line in zip(("128", "512", "2048"), rates, strict=True):
-            low, high = found["predicted"]["tiers"][slots]["tokens_s"]
-            assert f"{low:,.1f} to {high:,.1f} tokens/s" in line
-        wrong = ane_book_command("plan", "hy-mt", "--tiers", "128;512")
-        assert wrong.returncode == 2 and "write them like 128,256" in wrong.stderr
+        for slots, numbers in found["predicted"]["tiers"].items():
+            low, high = numbers["tokens_s"]
+            assert f"{int(slots):,} slots: {low:,.1f} to {high:,.1f} tokens/s" in done.stdout

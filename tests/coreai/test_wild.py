@@ -1,11 +1,8 @@
 """What others' packages give by Core AI's runtime, of which a sample here, and the first op that
 parts where a translation is wrong."""
 
-from pathlib import Path
-import sys
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "mlprogram"))
 from _foreign import IN_SINGLE, build, normal, package, quiet
+from _long import long_but
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
@@ -95,14 +92,24 @@ def test_an_op_gives_the_executors_numbers(name, tmp_path):
     assert apart(path, {"x": normal(*shape)}) < 1e-6
 
 
-def test_packages_of_others_are_carried_and_equal_or_refused_by_name():
-    pytest.importorskip("transformers")  # some of the packages are made of its models
-    found = wild.run("-k", "test_vision or group_by_group or sampling or nested_loops")
-    rows = {(row["package"], row["precision"]): row for row in found}
-    assert rows["p", "fp32"]["refused"].startswith("p.mlpackage: Core AI has no counterpart for")
-    carried = [row for row in found if row["precision"] == "fp32" and "refused" not in row]
-    assert {row["package"] for row in carried} >= {"vision", "decoder", "head"}
-    assert all(row["calls"] and row["difference"] < wild.EXACT for row in carried), carried
+#: Of the suites of foreign packages: tests, what is carried of them, and what is refused.
+WILD = [
+    ("mlprogram", "test_vision or nested_loops", {"vision"}, {"p"}),
+    ("conversion", "group_by_group or sampling", {"decoder", "head"}, set()),
+]
+
+
+@pytest.mark.parametrize(("suite", "tests", "carried", "refused"), long_but(WILD, WILD[0]))
+def test_packages_of_others_are_carried_and_equal_or_refused_by_name(
+    suite, tests, carried, refused
+):
+    found = wild.run("-k", tests, paths=[path for path in wild.FOREIGN if suite in path.parts])
+    found = [row for row in found if row["precision"] == "fp32"]
+    said = {row["package"]: row["refused"] for row in found if "refused" in row}
+    assert all("Core AI has no counterpart for" in said[name] for name in refused)
+    found = [row for row in found if "refused" not in row]
+    assert {row["package"] for row in found} >= carried
+    assert all(row["calls"] and row["difference"] < wild.EXACT for row in found), found
 
 
 # --- what the runtime would do wrong --------------------------------------------------------------

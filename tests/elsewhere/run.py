@@ -23,10 +23,15 @@ import venv
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = (
-    "ane_book", "ane_serve", "book/ane_book_pages", "mlprogram", "research", "pyproject.toml",
-    "README.md", "LICENSE", "NOTICE",
+    "ane_book", "ane_serve", "book/ane_book_pages", "mlprogram", "research", "swift/tables",
+    "pyproject.toml", "README.md", "LICENSE", "NOTICE",
 )  # fmt: skip
-DISTRIBUTIONS = {"mlprogram": "mlprogram", "ane_book": ".", "ane_serve": "ane_serve"}  # folders
+DISTRIBUTIONS = {  # and their folders
+    "mlprogram": "mlprogram",
+    "ane_book": ".",
+    "ane_serve": "ane_serve",
+    "swift_tables": "swift/tables",
+}
 LEFT = shutil.ignore_patterns("__pycache__", "*.egg-info")
 EXECUTE = """
 import sys

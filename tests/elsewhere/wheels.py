@@ -1,4 +1,4 @@
-"""What would be published: sdists and wheels of the three distributions, built, looked into, tried.
+"""What would be published: sdists and wheels of the four distributions, built, looked into, tried.
 
     python tests/elsewhere/wheels.py             # all of them, as `make wheels` does
     python tests/elsewhere/wheels.py mlprogram   # some
@@ -26,6 +26,7 @@ PACKAGES = {
     "mlprogram": ["mlprogram/src/mlprogram"],
     "ane_book": ["ane_book", "book/ane_book_pages"],
     "ane_serve": ["ane_serve/src/ane_serve"],
+    "swift_tables": ["swift/tables/src/swift_tables"],
 }
 MODEL = """
 import coremltools as ct
@@ -77,6 +78,8 @@ def example(name: str) -> tuple[list[list[str]], str]:
         return [["python", "-c", f"{MODEL}import mlprogram\n{code}"], inspect], "softmax"
     if name == "ane_serve":
         return [["ane-book", "serve", "--help"]], "--api-keys"
+    if name == "swift_tables":
+        return [["swift-tables", "--help"]], "ane-book convert"
     asked = re.search('ane-book run (\\S+) "(.*)"', readme)
     return [["ane-book", "--help"], ["ane-book", "run", *asked.groups()]], "Paris"
 

@@ -5,11 +5,11 @@ Core ML's binding, its plan and the kernel's answers are played. All the rest is
 
 import json
 from pathlib import Path
-import shutil
 import sys
 
 from _nine_ops import nine_ops
 from _played_mac import played
+import ane_book
 from ane_book.bundle import Bundle
 from ane_book.evidence.report import read_report
 import pytest
@@ -34,9 +34,10 @@ def package(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def bundle(tiny_bundle, tmp_path) -> Bundle:
-    """A copy, since it keeps what is found."""
-    return Bundle.open(shutil.copytree(tiny_bundle("llama")[1].path, tmp_path / "bundle"))
+def bundle(tiny, tmp_path) -> Bundle:
+    """One of its own, since it keeps what is found; its packages have one function each."""
+    folder, out = str(tiny("llama")[1]), tmp_path / "bundle"
+    return ane_book.convert(folder, out=out, context=32, functions="one")
 
 
 def test_the_doctor_has_what_a_mac_says(mac, monkeypatch):
@@ -75,10 +76,15 @@ def test_a_report_of_a_bundle_and_a_package(mac, bundle, package, tmp_path):
         assert subject.levels["L2"].status == "passed", subject.levels["L2"]
         assert {one.verdict for one in subject.functions} == {"resident"}
         assert all(one.ops for one in subject.functions)
+    (function,) = report.subjects[1].functions  # a plan, beside the prediction
+    assert len(function.ops) == 9 and function.ops[0][2] == "ane"
+    assert function.as_predicted is None or function.as_predicted[1] <= 9
+    assert function.figures["ane_cost"] == 1.0
     assert report.subjects[0].levels["L1"].status == "passed"
     assert "Apple M4" in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_a_report_tells_of_a_state_that_is_lost_and_of_the_remedy(mac, bundle, tmp_path):
     """In the function's line, in the bundle's level, and on the page that its sender reads."""
     own = ["--model", "none", "--no-experiments", "--soak", 1, "--units", "CPU_AND_NE"]

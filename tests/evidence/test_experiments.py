@@ -116,12 +116,6 @@ def test_what_a_script_prints_is_its_result(tmp_path):
     assert run_one(path, dry=True, timeout=HANGING).model_dump() == result
 
 
-@pytest.mark.long
-def test_a_script_is_run_as_a_report_runs_it():
-    found = run_one(FOLDER / "settle_conv_height.py", dry=True)
-    assert (found.name, found.claim, found.status) == ("conv-height", "conv-height", "dry run")
-
-
 @pytest.mark.parametrize(
     "script, said",
     [

@@ -13,7 +13,7 @@ from ane_book import device
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.evidence import speed
-from ane_book.evidence.report import Settings, gather, page, read_report, write
+from ane_book.evidence.report import Settings, gather, page, read_report
 from ane_book.evidence.report.private import check, scrub
 from ane_book.evidence.report.schema import Report
 from mlprogram import machine
@@ -23,7 +23,6 @@ import pytest
 
 REPORTS = Path(__file__).parents[2] / "research" / "reports"
 SCHEMA = REPORTS / "report.schema.json"
-MAC = Path(__file__).parents[1] / "ane" / "mac" / "_mac.py"
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +32,18 @@ def subjects(tiny_bundle, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def report(subjects):
-    return gather(subjects, Settings(timeout=HANGING))
+def written(subjects, tmp_path_factory):
+    """What the command measured of one's own alone: what it said, and its folder."""
+    out = tmp_path_factory.mktemp("written") / "report"
+    options = ["--model", "none", "--no-experiments", "--out", out, "--timeout", HANGING]
+    done = command("report", *subjects, *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, out
+
+
+@pytest.fixture(scope="module")
+def report(written):
+    return read_report(written[1] / "report.json")
 
 
 def test_off_a_mac_it_is_whole_but_for_residency(report):
@@ -54,12 +63,12 @@ def test_off_a_mac_it_is_whole_but_for_residency(report):
     assert function.predicted["verdict"] in ("ANE", "CPU", "depends")
 
 
-def test_it_is_written_and_read_back(report, tmp_path):
-    file, page = write(report, tmp_path / "out")
-    assert read_report(file) == report
-    text = page.read_text()
+def test_its_page_is_written_and_what_is_sent_is_said(report, written):
+    said, out = written
+    text = (out / "report.html").read_text()
     assert report.machine.chip in text and "unmeasured" in text and "http" not in text
     assert "<th></th>" not in text  # each column has a name
+    assert "names of functions and ops" in said
 
 
 def test_nothing_personal_is_in_it(report, subjects):
@@ -67,24 +76,6 @@ def test_nothing_personal_is_in_it(report, subjects):
     check(text)
     for told in ("secret-plan", str(subjects[0].parent), device.cache_folder(), Path.home()):
         assert str(told) not in text
-
-
-def test_with_an_engine_prediction_and_plan_stand_side_by_side(subjects, monkeypatch):
-    """The engine is one of `_mac.py`: a recorded plan, the executor, real processes."""
-    monkeypatch.setattr(residency, "why_not", lambda: None)
-    gathering = sys.modules["ane_book.evidence.report.gather"]
-    monkeypatch.setattr(gathering, "why_not", lambda: None)
-    monkeypatch.setattr(mac_child, "PROBE", [sys.executable, str(MAC), "well"])
-    engine = (True, "recorded")
-    for module in (device, machine):
-        monkeypatch.setattr(module, "neural_engine", lambda: engine)
-    found = gather(subjects[1:], Settings(soak=50, timeout=HANGING))
-    (package,) = found.subjects
-    (function,) = package.functions
-    assert package.levels["L2"].status == "passed" and function.verdict == "resident"
-    assert len(function.ops) == 9 and function.ops[0][2] == "ane"
-    assert function.as_predicted is None or function.as_predicted[1] <= 9
-    assert function.figures["ane_cost"] == 1.0
 
 
 @pytest.mark.parametrize(("named", "chip"), [
@@ -148,23 +139,6 @@ def test_first_loads_of_a_report_use_nothing_that_was_compiled_before(
         assert "failed" not in found and {"cold_s", "warm_s"} <= found.keys()
         compiled = log.read_text().split()
         assert len(compiled) == number * len(bundle.manifest.packages), "once for both loads"
-
-
-def test_a_reader_is_told_that_names_of_ops_are_sent(report):
-    """In the help, in what the command says at its end, and in the schema."""
-    words = " ".join(command("report", "--help").stdout.split())
-    assert "ane-book report BUNDLE --model none --no-experiments" in words
-    assert "holds a hash, figures, and the names of functions and ops" in words
-    schema = Report.model_json_schema()["$defs"]
-    ops = schema["ReportedFunction"]["properties"]["ops"]
-    assert "the op's name in the package" in ops["description"]
-    assert "of ops are told as they are" in " ".join(schema["Subject"]["description"].split())
-
-
-@pytest.mark.parametrize("name", ["place", "residency", "report"])
-def test_the_help_says_that_a_bundles_folder_is_taken(name):
-    words = " ".join(command(name, "--help").stdout.split())
-    assert "a bundle's folder" in words or "folders of bundles" in words
 
 
 @pytest.mark.parametrize(
@@ -249,17 +223,6 @@ def test_reports_that_were_sent_are_sound_and_tell_nothing_personal():
 
 def test_the_schema_on_disk_is_the_schema():
     assert json.loads(SCHEMA.read_text()) == Report.model_json_schema()
-
-
-@pytest.mark.parametrize("kind", ["bundle", "package"])
-def test_the_command_measures_ones_own_alone(subjects, tmp_path, kind):
-    out, own = tmp_path / "report", subjects[kind == "package"]
-    alone = ["--model", "none", "--no-experiments", "--out", out, "--timeout", 300]
-    done = command("report", own, *alone)
-    assert done.returncode == 0, done.stderr
-    (subject,) = read_report(out / "report.json").subjects
-    assert subject.kind == kind and bool(subject.speed) == (kind == "bundle")
-    assert (out / "report.html").exists() and "names of functions and ops" in done.stdout
 
 
 def test_the_command_refuses_what_it_cannot_measure_before_it_converts(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from pathlib import Path
 import sys
 
+from _long import long_but
 from _patience import HANGING
 from ane_book.evidence.residency import bundle_level, measure_each
 from mlprogram.ane.mac.residency import measure
@@ -91,8 +92,7 @@ class TestStates:
         package = bundle.path / bundle.manifest.shards[0].package
         return measure(package, function, command=command, soak=1, timeout=HANGING)
 
-    @pytest.mark.parametrize("form", ["rows", "apple"])
-    @pytest.mark.parametrize("function", ["decode", "prefill"])
+    @pytest.mark.parametrize(("function", "form"), [("decode", "rows"), ("prefill", "apple")])
     def test_a_state_that_is_lost_is_named_and_how_to_convert(self, tiny_bundle, function, form):
         _, bundle = tiny_bundle("llama", kv="state", state_write="update", form=form)
         found = self.measured(bundle, function)
@@ -100,7 +100,7 @@ class TestStates:
         assert "state 'keys' does not hold after two calls what the first one wrote" in found.reason
         assert "convert with --state-write select, or --kv host (claim state-slice)" in found.reason
 
-    @pytest.mark.parametrize("form", ["rows", "apple"])
+    @pytest.mark.parametrize("form", long_but(["rows", "apple"], "rows"))
     def test_the_remedy_holds_there_and_neither_is_wrong_elsewhere(self, tiny_bundle, form):
         _, select = tiny_bundle("llama", kv="state", state_write="select", form=form)
         _, update = tiny_bundle("llama", kv="state", state_write="update", form=form)

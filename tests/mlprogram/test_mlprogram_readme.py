@@ -2,11 +2,9 @@
 
 from pathlib import Path
 import re
-import subprocess
-import sys
 
+from _command import mlprogram, refused
 import coremltools as ct
-import mlprogram
 import numpy as np
 import pytest
 import torch
@@ -64,13 +62,13 @@ def test_its_lines_of_python_run(folder, monkeypatch, capsys):
     assert "outputs equal within the tolerance" in capsys.readouterr().out
 
 
-def test_its_commands_run(folder):
+def test_its_commands_run(folder, monkeypatch):
+    monkeypatch.chdir(folder)
     lines = [line.split("#")[0].split() for line in blocks("bash")[0].splitlines() if line]
     codes = {}
     for program, *words in lines:
         assert program == "mlprogram"
-        command = [sys.executable, "-m", "mlprogram", *words]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        done = mlprogram(*words)
         codes[words[0]] = done.returncode
         assert done.stdout and not done.stderr, done.stderr
     assert codes == {"inspect": 0, "run": 0, "diff": 1, "check": 0}
@@ -82,15 +80,6 @@ def test_its_job_is_one():
     assert "#subdirectory=mlprogram" in said and "pytest -p mlprogram" in said
 
 
-def test_what_cannot_be_run_is_one_line_and_code_2(tmp_path):
-    for words in (["inspect", "none.mlpackage"], ["run", "none.mlpackage"], ["diff", "a", "b"]):
-        command = [sys.executable, "-m", "mlprogram", *words]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-        assert done.stderr.startswith("error: ") and "no such package" in done.stderr
-
-
-def test_every_public_name_is_there():
-    assert {name for name in mlprogram.__all__ if getattr(mlprogram, name, None)} == {
-        *mlprogram.__all__
-    }
+@pytest.mark.parametrize("words", ["inspect none.mlpackage", "run none.mlpackage", "diff a b"])
+def test_what_cannot_be_run_is_one_line_and_code_2(words):
+    assert "no such package" in refused(*words.split(), by=mlprogram)

@@ -1,13 +1,11 @@
 """The decoder in ANE form against `transformers`: the same weights, the same logits."""
 
-from itertools import cycle, product
+from itertools import cycle
 import json
 from math import prod
-import tomllib
 
 from _long import long_but
 from _tiny import (
-    COMMON,
     TINY,
     VARIANTS,
     greedy,
@@ -22,36 +20,16 @@ import ane_book
 from ane_book.conversion import _open
 from ane_book.conversion.recipe import make_recipe
 from ane_book.conversion.write.decoder import lower_blocks
-from ane_book.errors import AneBookError, InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.host import causal_mask, per_layer_columns
 from ane_book.layout import MEMORY, PER_LAYER, CallShape, Tail
 from ane_book.models import find, read_config
 from ane_book.models.base.decoder import Decoder, Head, Winner
 from ane_book.models.base.layers import rms_normalize
 from ane_book.options import Recipe
-from ane_book.reference import MODELS, ReferenceModel
 from ane_book.runtime import Session
-from ane_book.weights.random import RandomSource
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 import pytest
 import torch
-
-ROPE_SCALING = {
-    "linear": {"rope_type": "linear", "factor": 2.0},
-    "llama3": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 32,
-    },
-    "yarn": {
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-    },
-}
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
 
@@ -123,8 +101,12 @@ def test_logits_equal_those_of_transformers(family):
     packages are, with tables and mask rounded to it too. Of a mixture that is said of tokens whose
     choice of experts is clear."""
     for variant, changes in VARIANTS.items():
-        model, ids = tiny_model(family, **changes(family)), prompt(PROMPT + ANSWER)
+        own = changes(family) | ({"tie_word_embeddings": False} if variant == "odd" else {})
+        model, ids = tiny_model(family, **own), prompt(PROMPT + ANSWER)
         expected, decoder = model(torch.tensor([ids])).logits[0], decoder_of(model)
+        stored = [*model.named_parameters(), *model.named_buffers()]
+        shapes = {n: tuple(p.shape) for n, p in stored if n in model.state_dict()}
+        assert find(family).tensors(decoder.config) == shapes
         found = logits(decoder, model, ids, CHUNKS, CONTEXT)
         assert (found - expected).abs().max() < 3e-4, variant
         half = logits(decoder.half(), model, ids, CHUNKS, CONTEXT)
@@ -152,16 +134,6 @@ def test_the_bundle_of_an_odd_model_gives_its_tokens(tmp_path, family):
     half, clear = torch.from_numpy(Session(bundle).logits(ids)), margins(model, ids) > 0.002
     cosine = torch.cosine_similarity(half, torch.from_numpy(expected), dim=1)
     assert clear.float().mean() > 0.8 and cosine[clear].min() > 0.999
-
-
-@pytest.mark.parametrize("kind", ROPE_SCALING)
-def test_rotary_scaling_equals_that_of_transformers(kind):
-    parameters = {"rope_theta": 10000.0} | ROPE_SCALING[kind]
-    model = tiny_model("llama", rope_parameters=parameters)
-    ids = list(range(40, 110))  # long enough for the scaled frequencies to matter
-    expected = model(torch.tensor([ids])).logits[0]
-    found = logits(decoder_of(model), model, ids, [70], context=96)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("eps", [1e-5, 1e-2])
@@ -249,16 +221,6 @@ def test_phi_reads_its_scaling_as_transformers_does(tmp_path, kind, place):
         assert rotary.attention_factor == pytest.approx(factor, rel=1e-9)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_weight_shapes_are_those_of_the_checkpoint(tied):
-    for family in TINY:
-        model = tiny_model(family, tie_word_embeddings=tied)
-        stored = [*model.named_parameters(), *model.named_buffers()]
-        expected = {n: tuple(p.shape) for n, p in stored if n in model.state_dict()}
-        config = read_config(model.config.to_dict())
-        assert find(config.architecture).tensors(config) == expected
-
-
 def test_longrope_goes_by_the_context_of_the_bundle():
     """Short divisors up to the original context, long ones beyond, whatever is asked of them."""
     changes = {"rope_parameters": longrope(12), "original_max_position_embeddings": 64}
@@ -272,19 +234,11 @@ def test_longrope_goes_by_the_context_of_the_bundle():
     assert (long - logits(decoder_of(model), model, ids[:60], [60], 64)).abs().max() > 0.01
 
 
-WINDOWED = [{"kv": "state"}, {"kv": "host"}]
-
-
-@pytest.mark.parametrize(
-    ("family", "variant"),
-    long_but(
-        product(("phi3", "mistral"), WINDOWED), ("phi3", WINDOWED[0]), ("mistral", WINDOWED[1])
-    ),
-)
-def test_a_window_shorter_than_the_context_hides_what_is_before_it(tmp_path, family, variant):
+@pytest.mark.parametrize(("family", "kv"), [("phi3", "state"), ("mistral", "host")])
+def test_a_window_shorter_than_the_context_hides_what_is_before_it(tmp_path, family, kv):
     model = tiny_model(family, sliding_window=24, num_hidden_layers=2)
     folder = str(write_checkpoint(model, tmp_path / "checkpoint"))
-    bundle = ane_book.convert(folder, out=tmp_path / "bundle", context=96, prefill=16, **variant)
+    bundle = ane_book.convert(folder, out=tmp_path / "bundle", context=96, prefill=16, kv=kv)
     ids = prompt(90)
     expected = model(torch.tensor([ids])).logits[0].numpy()
     session = Session(bundle, precision="fp32")
@@ -310,108 +264,6 @@ def test_a_gemma_that_names_no_theta_has_those_of_transformers():
     assert read.rope_local_theta == theirs["sliding_attention"]["rope_theta"]
 
 
-GEMMA = {"sliding_window": 8, "query_pre_attn_scalar": 16}
-BY_KIND = {"full_attention": {}, "sliding_attention": {"rope_type": "linear", "factor": 2.0}}
-LONG = {"rope_type": "longrope", "short_factor": [1.0] * 12, "long_factor": [2.0] * 12}
-
-
-@pytest.mark.parametrize(
-    ("family", "changes", "error", "message"),
-    [
-        ("gpt2", {}, UnsupportedModel,
-         "'gpt2' is not one .* supported: bert, exaone4, gemma3_text, gemma4, gemma4_text, glm4, "),
-        ("phi3", {"rope_scaling": LONG | {"short_factor": [1.0] * 16}}, InvalidWeights,
-         "short_factor has 16 numbers, but 24 rotated dimensions make 12 pairs"),
-        ("phi3", {"rope_scaling": LONG | {"long_factor": [1.0] * 11}}, InvalidWeights,
-         "long_factor has 11 numbers"),
-        ("phi3", {"rope_scaling": {"type": "su"}}, InvalidWeights, "'longrope' .*'short_factor'"),
-        ("phi3", {"partial_rotary_factor": 0.72}, InvalidWeights, "23 of head_dim 32 dimensions"),
-        ("phi3", {"partial_rotary_factor": 1.5}, InvalidWeights, "48 of head_dim 32 dimensions"),
-        ("phi3", {"attention_bias": True}, UnsupportedModel, "attention_bias = True is not"),
-        ("phi3", {"lm_head_bias": True}, UnsupportedModel, "lm_head_bias = True is not"),
-        ("llama", {"partial_rotary_factor": 0.5}, UnsupportedModel, "0.5 is not .* llama models"),
-        ("llama", {"rope_scaling": {"type": "linear"}}, InvalidWeights, "'linear' .*'factor'"),
-        ("llama", {"rope_scaling": {"type": "dynamic", "alpha": 2.0}}, UnsupportedModel,
-         "type 'dynamic' is not supported for llama models; supported: .*llama3, longrope, yarn"),
-        ("llama", {"rope_scaling": YARN | {"factor": float("nan")}}, InvalidWeights,
-         "'yarn' cannot be used: .*no finite number"),
-        ("llama", {"rope_scaling": YARN | {"factor": "4"}}, InvalidWeights, "'yarn' cannot be"),
-        ("llama", {"rope_scaling": YARN, "original_max_position_embeddings": -1}, InvalidWeights,
-         "'yarn' cannot be used: .*math domain"),
-        ("llama", {"rope_theta": float("inf")}, InvalidWeights, "rope_theta: .*finite"),
-        ("llama", {"rope_theta": -1e4}, InvalidWeights, "rope_theta: .*greater than 0"),
-        ("llama", {"num_hidden_layers": 10**9}, InvalidWeights, "num_layers: .*10000"),
-        ("llama", {"num_hidden_layers": 0}, InvalidWeights, "num_layers: .*greater than 0"),
-        ("llama", {"hidden_size": 1 << 30}, InvalidWeights, "hidden_size: .*1048576"),
-        ("llama", {"head_dim": 1 << 30}, InvalidWeights, "head_dim: .*1048576"),
-        ("llama", {"vocab_size": 1 << 40}, InvalidWeights, "vocab_size: .*16777216"),
-        ("llama", {"num_key_value_heads": -2}, InvalidWeights, "num_kv_heads: .*greater than 0"),
-        ("llama", {"max_position_embeddings": 1 << 60}, InvalidWeights, "max_position: "),
-        ("hunyuan_v1_dense", {"rope_scaling": {"type": "dynamic", "alpha": -2.0}},
-         InvalidWeights, "'dynamic' cannot be used: .*math domain"),
-        ("hunyuan_v1_dense", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, UnsupportedModel,
-         "hunyuan_v1_dense models; .* dynamic with alpha"),
-        ("hunyuan_v1_dense", {"rope_scaling": YARN | {"attention_factor": 0.0}},
-         InvalidWeights, "an attention factor of 0.0 is no use"),
-        ("hunyuan_v1_dense", {"rope_scaling": YARN | {"attention_factor": float("nan")}},
-         InvalidWeights, "'yarn' cannot be used: .*no finite number"),
-        ("qwen2", {"use_sliding_window": True}, UnsupportedModel, "use_sliding_window = True"),
-        ("gemma3_text", GEMMA | {"attn_logit_softcapping": 50.0}, UnsupportedModel,
-         "attn_logit_softcapping = 50.0 is not supported for gemma3_text models"),
-        ("gemma3_text", GEMMA | {"layer_types": ["full_attention"]}, UnsupportedModel,
-         "layer_types = .'full_attention'. of 3 layers; every layer needs one of full_att"),
-        ("gemma3_text", GEMMA | {"layer_types": ["a\nb"] * 10**5}, UnsupportedModel,
-         r"layer_types = .'a.nb', .{1,200} of 3 layers"),
-        ("gemma3_text", GEMMA | {"layer_types": 3}, UnsupportedModel, "layer_types = 3 of 3"),
-        ("gemma3_text", GEMMA | {"rope_parameters": BY_KIND | {"full_attention": "x"}},
-         InvalidWeights, "rope_parameters: full_attention is not an object"),
-        ("gemma3_text", GEMMA | {"rope_parameters": {"full_attention": {}}}, InvalidWeights,
-         "rope_parameters: sliding_attention is not an object"),
-        ("gemma3_text", GEMMA | {"rope_parameters": BY_KIND}, UnsupportedModel,
-         "of type 'linear' are not supported for the sliding_attention"),
-        ("gemma3_text", GEMMA | {"query_pre_attn_scalar": 5e-324}, InvalidWeights,
-         "attention_scale: .*less than or equal to 16384"),
-        ("gemma3_text", GEMMA | {"sliding_window": None}, InvalidWeights, "sliding_window: "),
-        ("gemma3_text", GEMMA | {"query_pre_attn_scalar": 0}, InvalidWeights, "no use"),
-        ("granite", {"mlp_bias": True}, UnsupportedModel, "mlp_bias = True"),
-        ("granite", {"logits_scaling": 0.0}, InvalidWeights, "logits_scaling: "),
-        ("granite", {"logits_scaling": 5e-324}, InvalidWeights, "logits_scaling: .*greater"),
-        ("granite", {"attention_multiplier": 1e308}, InvalidWeights, "attention_multiplier: "),
-        ("granite", {"residual_multiplier": 1e308}, InvalidWeights, "residual_multiplier: .*less"),
-        ("granite", {"embedding_multiplier": 1e308}, InvalidWeights, "embedding_multiplier: "),
-        ("llama", {"rms_norm_eps": 1e308}, InvalidWeights, "rms_norm_eps: .*less than or equal"),
-        ("llama", {"rope_theta": 0}, InvalidWeights, "rope_theta: .*greater than 0"),
-        ("llama", {"tie_word_embeddings": "maybe"}, InvalidWeights, "tied_embeddings: .*boolean"),
-        ("olmo2", {"attention_bias": True}, UnsupportedModel, "attention_bias = True"),
-        ("smollm3", {"no_rope_layers": [1, 0]}, UnsupportedModel,
-         r"no_rope_layers = \[1, 0\] of 3 layers; every layer needs a 1 \(rotated\) or a 0"),
-        ("smollm3", {"no_rope_layers": [1, 0, 2]}, UnsupportedModel, "no_rope_layers = .1, 0, 2."),
-        ("smollm3", {"layer_types": ["sliding_attention"] * 3}, UnsupportedModel, "needs one of f"),
-        ("smollm3", {"use_sliding_window": True}, UnsupportedModel, "use_sliding_window = True"),
-        ("ministral", {"sliding_window": None, "layer_types": ["sliding_attention"] * 3},
-         InvalidWeights, "layer_types has sliding_attention, but there is no sliding_window"),
-        ("ministral3", {}, UnsupportedModel, "rope_parameters without llama_4_scaling_beta or"),
-        ("olmo3", {"attention_bias": True}, UnsupportedModel, "attention_bias = True"),
-        ("olmo3", {"sliding_window": None}, InvalidWeights, "sliding_window: "),
-        ("exaone4", {"sliding_window_pattern": "LLLG"}, InvalidWeights, "no use"),
-        ("glm4", {"partial_rotary_factor": 0.3}, InvalidWeights, "9 of head_dim 32 dimensions"),
-        ("bert", {"sentence_transformers": "x"}, InvalidWeights, "sentence_transformers is not an"),
-    ],
-)  # fmt: skip
-def test_a_configuration_that_will_not_do(family, changes, error, message):
-    config = COMMON | {"model_type": family, "rms_norm_eps": 1e-5, "num_attention_heads": 4}
-    config |= {"hidden_size": 128, "original_max_position_embeddings": 64}
-    config |= {"partial_rotary_factor": 0.75} if family == "phi3" else {}
-    with pytest.raises(error, match=message) as caught:
-        RandomSource(config | changes)
-    assert str(caught.value).startswith("the configuration: ") and "\n" not in str(caught.value)
-
-
-def test_a_context_of_one_token_is_refused_as_what_it_is():
-    with pytest.raises(InvalidInput, match="^a context needs at least 2 tokens, not 1$"):
-        make_recipe(read_config(tiny_model("llama").config.to_dict()), context=1)
-
-
 @pytest.mark.parametrize("name", ane_book.reference_models())
 def test_reference_models_have_their_true_shapes(name):
     """Data: the parameters that each is known to have are those of its configuration."""
@@ -423,20 +275,6 @@ def test_reference_models_have_their_true_shapes(name):
     assert model.evidence and (model.repo_id is None) == bool(model.trained)
     place = model.repo_id or f"in this package, trained by {model.trained}"
     assert dict(model.facts())["source"].startswith(place)
-
-
-def test_reference_data_is_checked_when_it_is_read():
-    good = tomllib.loads((MODELS / "phi-4-mini-instruct.toml").read_text())
-    read = TypeAdapter(ReferenceModel).validate_python
-    assert read(good).size == "3.8 B" and read(good).recipe.quant == "int8"
-    bad = {
-        "recipe.bits\n  Unexpected keyword": good | {"recipe": {"bits": 3}},
-        "Unexpected keyword argument": good | {"licence": "MIT"},
-        "evidence\n  Field required": {key: good[key] for key in good.keys() - {"evidence"}},
-    }
-    for message, data in bad.items():
-        with pytest.raises((ValidationError, AneBookError), match=message):
-            read(data)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 3e4])

@@ -2,7 +2,6 @@
 
 import json
 
-from _tiny import REPRESENTATIVES, tiny_model
 import ane_book
 from ane_book.errors import UnsupportedModel
 from ane_book.models import read_config
@@ -36,13 +35,6 @@ def test_an_unknown_model_is_told_what_is_nearest(model_type, sentences):
     assert f"model_type {model_type!r} is not one this library converts; supported: bert" in found
     for sentence in sentences:
         assert sentence in found
-
-
-@pytest.mark.parametrize("family", REPRESENTATIVES)
-def test_under_another_name_a_family_is_told_of_nothing_that_it_needs(family):
-    """It is itself at no distance, or at that of fields which switch on nothing."""
-    found = message(tiny_model(family).config.to_dict() | {"model_type": "renamed"})
-    assert "it needs" not in found and "it refuses" not in found
 
 
 def test_convert_says_it(tmp_path):

@@ -4,23 +4,22 @@ import json
 from math import prod
 
 from _long import long_but
-from _tiny import assert_cut_anywhere, prompt, rewound, write_checkpoint
+from _tiny import Guesses, assert_cut_anywhere, greedy, prompt, rewound, write_checkpoint
 from _zaya import CONTEXT, PREFILL, SIZES, continued, maker, tiny_zaya
+import ane_book
 from ane_book.conversion.plan import plan
-from ane_book.conversion.recipe import make_recipe
-from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel
+from ane_book.errors import InvalidWeights
 from ane_book.evidence.cost import work_of
 from ane_book.evidence.parity import check_parity
-from ane_book.host import causal_mask
 from ane_book.layout import Tail
 from ane_book.models import find, read_config
-from ane_book.models.base.compressed import CarriedRouter, CompressedAttention
 from ane_book.models.base.decoder import Decoder
 from ane_book.runtime import Session
 from ane_book.weights import open_source
-from ane_book.weights.random import RandomSource
+from mlprogram import MLProgram
 import numpy as np
 import pytest
+from test_models import logits
 import torch
 
 
@@ -30,37 +29,12 @@ def decoder_of(model, strategy: str = "packed") -> Decoder:
     return Decoder.from_weights(config, weights.__getitem__)
 
 
-def logits(decoder: Decoder, model, ids: list[int], chunks: list[int]) -> torch.Tensor:
-    """Logits (n, V) of `ids`, run in calls of the given lengths over one cache and one tail."""
-    config, S, at, found = decoder.config, CONTEXT, 0, []
-    host = find(config.architecture).host(config)
-    tail = decoder.signatures.kept["projected"]
-    channels, W = tail.channels, tail.width
-    cache = torch.zeros(2, config.num_layers, config.num_kv_heads, S, config.head_dim)
-    tail = torch.zeros(config.num_layers, channels, 1, W + S)
-    for T in chunks:
-        rows = model.get_input_embeddings().weight[ids[at : at + T]]
-        tables = host.tables(np.arange(at, at + T), S)
-        for name, window in host.masks.items():
-            mask = causal_mask(at, T, S, window)
-            tables[name] = np.tile(mask, (1, 1, config.group, 1))
-        given = [torch.from_numpy(tables[name]) for name in decoder.inputs]
-        before = tail[..., at : at + W]
-        out, keys, values, new = decoder(rows.T[None, :, None], *given, *cache, before)
-        cache[0, :, :, at : at + T], cache[1, :, :, at : at + T] = keys, values
-        tail[..., W + at : W + at + T] = new
-        found.append(out[0, :, 0].T)
-        at += T
-    return torch.cat(found)
-
-
 @pytest.mark.parametrize("strategy", ["dispatch", "packed"])
-@pytest.mark.parametrize("chunks", [[24], [1] * 24, [8, 8, 1, 7]], ids=["whole", "steps", "mixed"])
 @pytest.mark.parametrize("size", SIZES)
-def test_logits_equal_those_of_transformers(size, chunks, strategy):
+def test_logits_equal_those_of_transformers(size, strategy):
     model, ids = tiny_zaya(size), prompt(24)
     expected = model(torch.tensor([ids])).logits[0]
-    found = logits(decoder_of(model, strategy), model, ids, chunks)
+    found = logits(decoder_of(model, strategy), model, ids, [8, 8, 1, 7], CONTEXT)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -74,125 +48,9 @@ def test_tensors_are_those_of_the_checkpoint(size):
     assert found == state
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_tokens_take_different_experts_and_some_take_none(size):
-    """Else nothing here would be shown of the router."""
-    model = tiny_zaya(size)
-    output = model(torch.tensor([prompt(100)]), output_router_logits=True)
-    none = 0
-    for layer, scores in zip(model.model.layers, output.router_logits, strict=True):
-        biases = layer.mlp.gate.balancing_biases
-        taken = (scores.softmax(dim=1) + biases).argmax(dim=1).bincount(minlength=len(biases))
-        assert (taken > 3).sum() >= 2, taken
-        none += taken[-1]
-    assert none > 3
-
-
-GATES, HEADS = CarriedRouter.forward, CompressedAttention._heads
-
-
-def late(self, x: torch.Tensor, T: int) -> torch.Tensor:
-    """Half of the values waits for two tokens."""
-    if x.shape[1] != self.kv_heads * self.dim:  # queries and keys
-        return HEADS(self, x, T)
-    now, waiting = x.chunk(2, dim=1)
-    waiting = torch.cat([waiting[..., :1] * 0, waiting[..., :-1]], dim=3)
-    return HEADS(self, torch.cat([now, waiting], dim=1), T)
-
-
-def forgetful(self, x, *state):
-    """The router begins anew in every layer."""
-    return GATES(self, x, *(0 * before for before in state))
-
-
-def certain(self, x, *state):
-    """The softmax comes after all but the chosen one are masked."""
-    gates, new = GATES(self, x, *state)
-    return (gates != 0) * 1.0, new
-
-
-def biased(self, x, *state):
-    """The gate is what the choice was made by."""
-    gates, new = GATES(self, x, *state)
-    return gates + (gates != 0) * self.balance[:, :-1], new
-
-
-ERRORS = {
-    "values that wait for two tokens": (CompressedAttention, "_heads", late),
-    "a router without memory": (CarriedRouter, "forward", forgetful),
-    "softmax after masking": (CarriedRouter, "forward", certain),
-    "biases in the gate": (CarriedRouter, "forward", biased),
-    "no key scale": "attention.key_scale",  # these are 1 or 0 instead
-    "no biases of the choice": "router.balance",
-    "no scale of what is carried": "router.carried_scale",
-    "no scale of the hidden state": "mixture_residual.scale",
-}
-
-
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("size", ["usual", "sliding"])
-def test_a_deliberate_error_is_seen(monkeypatch, size, error):
-    """Each is a slip that a port could make; logits are then off by far more than rounding."""
-    model, ids, slip = tiny_zaya(size), prompt(24), ERRORS[error]
-    expected, decoder = model(torch.tensor([ids])).logits[0], decoder_of(model)
-    if isinstance(slip, str):
-        for name, value in decoder.named_parameters():
-            if name.endswith(slip):
-                value.fill_(1.0 if "scale" in slip else 0.0)
-    else:
-        monkeypatch.setattr(*slip)
-    assert (logits(decoder, model, ids, [24]) - expected).abs().max() > 0.05
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"attention_bias": True}, UnsupportedModel, "attention_bias = True is not supported"),
-        ({"lm_head_bias": True}, UnsupportedModel, "lm_head_bias = True is not supported"),
-        ({"hidden_act": "gelu"}, UnsupportedModel, "hidden_act = 'gelu' is not supported"),
-        ({"num_experts_per_tok": 2}, UnsupportedModel, "num_experts_per_tok = 2 is not"),
-        ({"layer_types": ["hybrid"]}, UnsupportedModel, "of 3 layers; every layer needs one of"),
-        ({"layer_types": ["full"] * 3}, UnsupportedModel, "one of hybrid, hybrid_sliding"),
-        ({"layer_types": ["hybrid_sliding"] * 3}, InvalidWeights, "need a sliding_window"),
-        ({"rope_parameters": {"rope_theta": 1e4}}, UnsupportedModel, "not by the type of layer"),
-        ({"rope_parameters": {"hybrid": {"rope_type": "yarn", "factor": 2.0}}}, UnsupportedModel,
-         "of type 'yarn' are not supported for zaya"),
-        ({"rope_parameters": {"hybrid": {}}}, InvalidWeights, "'rope_theta' is missing"),
-        ({"rope_parameters": {"other": {}}}, InvalidWeights, "hybrid is not an object"),
-        ({"layer_types": ["hybrid", "hybrid", "hybrid_sliding"], "sliding_window": 9,
-          "rope_parameters": {"hybrid": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
-                              "hybrid_sliding": {"rope_theta": 1e4}}}, UnsupportedModel,
-         "partial_rotary_factor of 0.5 and 1.0 in one model"),
-        ({"cca_time0": 0}, InvalidWeights, "taps.*greater than 0"),
-        ({"num_experts": 5000}, InvalidWeights, "num_experts: .*2047"),
-        ({"num_key_value_heads": 1, "head_dim": 9, "rope_parameters": None}, InvalidWeights,
-         "1 KV heads of 9 dimensions have no half"),
-        ({"router_hidden_size": 0}, InvalidWeights, "router_size: .*greater than 0"),
-        ({"layer_types": None, "num_hidden_layers": 10**9}, UnsupportedModel, "of 1000000000 la"),
-    ],
-)  # fmt: skip
-def test_a_configuration_that_will_not_do(changes, error, message):
-    fields = tiny_zaya("usual").config.to_dict() | changes
-    with pytest.raises(error, match=message) as caught:
-        RandomSource(fields)
-    assert "\n" not in str(caught.value)
-
-
 def test_a_configuration_without_rope_has_that_of_transformers():
     given = tiny_zaya("sliding").config.to_dict()
     assert read_config(given | {"rope_parameters": None}) == read_config(given)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"quant": "auto:5"}, "quant auto:5 chooses for models whose layers are seven matrices"),
-        ({"quant": "stored", "experts": "dispatch"}, "chooses for the matrices of whole layers"),
-    ],
-)
-def test_recipes_of_dense_decoders_are_refused(options, message):
-    with pytest.raises(InvalidInput, match=message):
-        make_recipe(read_config(tiny_zaya("usual").config.to_dict()), **options)
 
 
 def test_a_router_with_more_experts_than_weights_is_one_clear_error(tmp_path):
@@ -203,12 +61,19 @@ def test_a_router_with_more_experts_than_weights_is_one_clear_error(tmp_path):
         open_source(folder)
 
 
-#: Of each size: who keeps the cache, and a limit that puts its layers into two programs or three.
+#: Of each size: who keeps the cache, how attention is written, and a limit that puts its layers
+#: into two programs or three; apart, experts are programs of their own.
 RECIPES = {
     "usual": {"kv": "state", "shard_limit": 160_000},
-    "odd": {"kv": "host", "shard_limit": 400_000},
-    "sliding": {"kv": "host", "shard_limit": 150_000},
-}
+    "odd": {"kv": "host", "shard_limit": 400_000, "form": "apple", "tiers": (32,)},
+    "sliding": {"kv": "host", "functions": "one", "verify": PREFILL, "shard_limit": 150_000},
+    "usual, apart": {"kv": "state", "experts": "dispatch", "silu": "tanh"},
+    "odd, apart": {"kv": "host", "experts": "dispatch", "form": "apple", "tiers": (16,)},
+    "sliding, apart": {
+        "kv": "state", "experts": "dispatch", "functions": "one", "verify": PREFILL,
+    },
+}  # fmt: skip
+QUICK = ("odd", "sliding", "usual, apart")
 
 
 @pytest.fixture(scope="module")
@@ -216,27 +81,22 @@ def bundled(tmp_path_factory):
     return maker(tmp_path_factory, RECIPES, head_rows=100)
 
 
-@pytest.mark.parametrize("size", long_but(SIZES, "odd"))
-def test_the_bundle_gives_the_logits_and_tokens_of_transformers(bundled, size):
-    """Prompt and 64 greedy tokens: each the winner of its logits, those of the whole text."""
-    model, _, bundle = bundled(size)
+@pytest.mark.parametrize("name", long_but(RECIPES, *QUICK))
+def test_the_bundle_gives_the_logits_and_tokens_of_transformers(bundled, name):
+    """Prompt and 64 greedy tokens: each the winner of its logits, those of the whole text. What is
+    before a cut comes out of the cache and the tails; chunks are full or padded."""
+    model, _, bundle = bundled(name)
     ids, expected, found = continued(model, bundle)
     assert abs(found - expected).max() < 1e-3
     assert found[29:-1].argmax(axis=1).tolist() == ids[30:]
-
-
-@pytest.mark.parametrize("size", long_but(SIZES, "odd"))
-def test_a_prompt_cut_anywhere_gives_the_same(bundled, size):
-    """What is before a cut comes out of the cache and the tails; chunks are full or padded."""
-    model, _, bundle = bundled(size)
     assert_cut_anywhere(model, Session(bundle, precision="fp32"), prompt(2 * PREFILL + 3))
 
 
-@pytest.mark.parametrize("size", long_but(SIZES, "odd"))
-def test_rewinding_is_exact(bundled, size):
+@pytest.mark.parametrize("name", long_but(RECIPES, *QUICK))
+def test_rewinding_is_exact(bundled, name):
     """To any token, however long ago it was: what it is without all that came after, and to the bit
     where the calls are the same."""
-    session = Session(bundled(size)[2], precision="fp32")
+    session = Session(bundled(name)[2], precision="fp32")
     for position in (33, 32, 5, 1, 0):
         again, expected = rewound(session, prompt(60), position, more=11)
         np.testing.assert_allclose(again, expected, rtol=1e-4, atol=1e-5)
@@ -252,36 +112,67 @@ def test_a_growing_chat_runs_only_what_is_new(bundled):
     assert session.generate(longer, max_tokens=8).token_ids == reused.token_ids
 
 
-def margins(model, ids: list[int]) -> np.ndarray:
-    """How far each token's choice is ahead of the next best, in the layer where that is least."""
-    scores = model(torch.tensor([ids]), output_router_logits=True).router_logits
-    least = []
-    for layer, own in zip(model.model.layers, scores, strict=True):
-        best = (own.softmax(dim=1) + layer.mlp.gate.balancing_biases).topk(2, dim=1).values
-        least.append(best[:, 0] - best[:, 1])
-    return torch.stack(least).amin(dim=0).numpy()
+def test_guesses_change_no_token(bundled):
+    model, _, bundle = bundled("sliding")
+    ids, session = greedy(model, prompt(9), 30), Session(bundle, precision="fp32")
+    guessed = session.generate(ids[:9], max_tokens=30, draft=Guesses(ids))
+    assert guessed.token_ids == ids[9:] and 0 < guessed.accepted < guessed.drafted
 
 
-@pytest.mark.parametrize("size", long_but(SIZES, "odd"))
-def test_half_precision_keeps_the_direction_of_logits(bundled, size):
+def scores_of(model, ids: list[int]) -> list[torch.Tensor]:
+    """By what each token chooses its expert, or none, in each layer: (T, E + 1)."""
+    output = model(torch.tensor([ids]), output_router_logits=True)
+    return [
+        scores.softmax(dim=1) + layer.mlp.gate.balancing_biases
+        for layer, scores in zip(model.model.layers, output.router_logits, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", long_but(RECIPES, *QUICK))
+def test_half_precision_keeps_the_direction_of_logits(bundled, name):
     """Of tokens whose choice is clear. One between two experts may take the other one, and then
     says something else, in any arithmetic; few are so near."""
-    model, _, bundle = bundled(size)
+    model, _, bundle = bundled(name)
     ids = prompt(90)
     expected = model(torch.tensor([ids])).logits[0]
     found = torch.from_numpy(Session(bundle).logits(ids))
-    cosine = torch.cosine_similarity(found, expected, dim=1).numpy()
-    clear = margins(model, ids) > 0.004
-    assert clear.mean() > 0.9
+    cosine = torch.cosine_similarity(found, expected, dim=1)
+    best = [own.topk(2, dim=1).values for own in scores_of(model, ids)]
+    clear = torch.stack([own[:, 0] - own[:, 1] for own in best]).amin(dim=0) > 0.004
+    assert clear.float().mean() > 0.9
     assert cosine[clear].min() > 0.999
 
 
-@pytest.mark.parametrize("size", long_but(SIZES, "odd"))
+@pytest.mark.parametrize("name", long_but(["usual, apart", "odd, apart"], "usual, apart"))
+def test_a_token_calls_its_expert_alone_and_none_where_it_takes_none(bundled, name):
+    model, _, bundle = bundled(name)
+    ids, E = prompt(60), bundle.config.num_experts
+    layers = [scores.argmax(dim=1).tolist() for scores in scores_of(model, ids)]
+    session = Session(bundle, precision="fp32")
+    session.logits(ids[:-1])
+    experts = {p.package: (p.layers[0], p.expert) for p in bundle.manifest.packages
+               if p.expert is not None}  # fmt: skip
+    nobody = 0
+    for t in range(20, 60):
+        session.rewind(t)
+        session.calls.clear()
+        session.decode(ids[t])
+        calls = session.calls
+        woken = {experts[package] for package in calls if package in experts}
+        expected = {(i, choice[t]) for i, choice in enumerate(layers) if choice[t] < E}
+        assert woken == expected
+        around = len(layers) + 1 + len(bundle.manifest.head)
+        assert calls.total() == around + len(expected)
+        nobody += len(expected) < len(layers)
+    assert nobody, "some token takes no expert, or nothing is shown of those"
+
+
+@pytest.mark.parametrize("size", long_but(["usual", "odd"], "odd"))
 def test_the_plan_counts_the_tails(bundled, size):
     """What the host holds for a session, and what a call takes, to the byte."""
     *_, bundle = bundled(size)
     planned = plan(bundle.config, bundle.recipe)
-    decode = [part.functions["decode"] for part in bundle.manifest.shards]
+    decode = [part.functions[bundle.manifest.reading] for part in bundle.manifest.shards]
     layout, name = bundle.manifest.layout, "projected"
     stores = [(f.call(layout), s) for f in decode for s in f.stores(layout) if s.name == name]
     taken = [store.shape(call) for call, store in stores]
@@ -292,9 +183,28 @@ def test_the_plan_counts_the_tails(bundled, size):
     assert "tails" in dict(planned.facts())
 
 
-@pytest.mark.parametrize("size", long_but(SIZES, "odd"))
-def test_parity_holds_every_program_to_pytorch(bundled, size):
-    _, checkpoint, bundle = bundled(size)
-    found = check_parity(bundle, checkpoint if size == "usual" else None)
+def written(bundle) -> dict[str, int]:
+    """Bytes of each package's weight file."""
+    files = bundle.path.rglob("weight.bin")
+    return {file.parents[3].name: file.stat().st_size for file in files}
+
+
+@pytest.mark.parametrize("name", long_but(RECIPES, *QUICK))
+def test_parity_and_the_bytes_that_were_planned(bundled, name):
+    _, checkpoint, bundle = bundled(name)
+    found = check_parity(bundle, checkpoint if "usual" in name else None)
     assert found.passed, found.reason
-    assert bundle.manifest.handed and bundle.golden()["router_1"].shape[1] == PREFILL
+    assert "apart" in name or "router_1" in bundle.golden()
+    assert written(bundle) == plan(bundle.config, bundle.recipe).packages
+    if bundle.recipe.silu == "tanh":
+        packages = [bundle.path / part.package for part in bundle.manifest.packages]
+        assert "silu" not in {op.type for path in packages for op in MLProgram(path).operations}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("quant", ["int8", "lut4"])
+def test_convolutions_over_tokens_keep_their_bits_as_planned(bundled, tmp_path, quant):
+    """Matrices alone are compressed; a depthwise or grouped convolution is none."""
+    recipe = {"context": 64, "prefill": PREFILL, "quant": quant}
+    bundle = ane_book.convert(str(bundled("usual")[1]), out=tmp_path / "bundle", **recipe)
+    assert written(bundle) == plan(bundle.config, bundle.recipe).packages

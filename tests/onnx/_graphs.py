@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from _verdict import as_core_ml, oracle
 from mlprogram import MLProgram
 from mlprogram.onnx.graph import convert_graph
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-import onnxruntime
 
 
 class Maker:
@@ -54,16 +54,12 @@ def hold_to_onnxruntime(
 
     fused: whether ONNX Runtime may join operators, which rounds otherwise where they quantise.
     """
-    options = onnxruntime.SessionOptions()
-    if not fused:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    wanted = session.run(None, given)
+    wanted = oracle(path, given, plain=not fused)
     shapes = {name: array.shape for name, array in given.items()}
     package = convert_graph(path, path.with_suffix(".mlpackage"), precision, shapes)
     program = MLProgram(package, precision=precision)
-    narrow = {n: a.astype(np.int32) if a.dtype.kind in "iub" else a for n, a in given.items()}
-    found = program.predict(dict(zip(program.inputs, narrow.values(), strict=True)))
+    arrays = map(as_core_ml, given.values())
+    found = program.predict(dict(zip(program.inputs, arrays, strict=True)))
     for (name, got), want in zip(found.items(), wanted, strict=True):
         assert got.shape == (want.shape or (1,))
         assert np.abs(got - want).max() <= tolerance * np.abs(want).max(), name

@@ -104,9 +104,10 @@ def converted(path: Path, out: Path, given: dict, precision: str) -> tuple[Path,
             known |= {name: given[name] for name in need.origins}
 
 
-def as_core_ml(array: np.ndarray) -> np.ndarray:
-    array = np.atleast_1d(array)
-    return array.astype(np.int32 if array.dtype.kind in "iub" else np.float32)
+def as_core_ml(value) -> np.ndarray:
+    array = np.atleast_1d(np.asarray(value))
+    whole = array.dtype.kind in "iub" or array.dtype.name.startswith(("int", "uint"))
+    return array.astype(np.int32 if whole else np.float32)
 
 
 def error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:

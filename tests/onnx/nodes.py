@@ -23,6 +23,7 @@ import sys
 import tempfile
 import warnings
 
+from _verdict import as_core_ml
 from mlprogram.errors import MLProgramError
 import numpy as np
 
@@ -129,12 +130,6 @@ def as_array(value) -> np.ndarray:
     if isinstance(value, list):  # a sequence, which is none of Core ML's
         return np.empty(len(value), object)
     return np.asarray(numpy_helper.to_array(value) if isinstance(value, TensorProto) else value)
-
-
-def as_core_ml(value) -> np.ndarray:
-    array = np.atleast_1d(np.asarray(value))
-    whole = array.dtype.kind in "iub" or array.dtype.name.startswith(("int", "uint"))
-    return array.astype(np.int32 if whole else np.float32)
 
 
 _CASES: dict = {}

@@ -1,5 +1,7 @@
 """What is refused: one error that names file, node and inputs, and nothing is written."""
 
+import os
+
 from _command import mlprogram
 from _graphs import Maker, helper, numpy_helper, onnx
 from mlprogram.errors import (
@@ -14,15 +16,13 @@ import numpy as np
 import pytest
 
 
-def refused(path, error: type[MLProgramError], *said: str, **how) -> str:
+def refused(path, error: type[MLProgramError], said: str, **how) -> str:
     """Convert, and find the one error, with no file left beside the graph's."""
     before = set(path.parent.iterdir())
-    with pytest.raises(error) as found:
+    with pytest.raises(error, match=said) as found:
         convert_graph(path, path.parent / "made.mlpackage", **how)
-    text = str(found.value)
-    assert [words for words in said if words not in text] == [], text
     assert set(path.parent.iterdir()) == before
-    return text
+    return str(found.value)
 
 
 def one_node(path, node, shape=(2, 3), opset: int = 17, dtype=np.float32, constants=()):
@@ -34,39 +34,64 @@ def one_node(path, node, shape=(2, 3), opset: int = 17, dtype=np.float32, consta
     return make.save(path / "model.onnx", [node.output[0]], opset)
 
 
-def test_an_operator_that_is_not_known(tmp_path):
-    """By its name and inputs, with what is near; of another domain, with that."""
-    node = helper.make_node("Reluu", ["x"], ["y"], name="act")
-    refused(one_node(tmp_path, node), UnsupportedOp, "'act'", "Reluu", "x float32 (2, 3)", "Relu")
-    node = helper.make_node("MatMulNBits", ["x"], ["y"], domain="com.microsoft")
-    refused(one_node(tmp_path, node), UnsupportedOp, "com.microsoft.MatMulNBits", "makes 'y'")
+def node(op: str, *inputs: str, **attributes):
+    return helper.make_node(op, ["x", *inputs], ["y"], **attributes)
 
 
-def test_an_operator_without_a_form_in_mil(tmp_path):
-    refused(one_node(tmp_path, helper.make_node("Det", ["x"], ["y"]), (3, 3)), UnsupportedOp, "Det")
-    node = helper.make_node("MaxPool", ["x"], ["y", "places"], kernel_shape=[2, 2])
-    refused(one_node(tmp_path, node, (1, 1, 4, 4)), UnsupportedOp, "MaxPool", "indices")
+def branches():
+    truth = helper.make_empty_tensor_value_info("z")
+    branch = helper.make_graph([helper.make_node("Identity", ["x"], ["z"])], "b", [], [truth])
+    return {"then_branch": branch, "else_branch": branch}
 
 
-def test_an_attribute_that_is_not_known(tmp_path):
-    node = helper.make_node("Relu", ["x"], ["y"], colour="red")
-    refused(one_node(tmp_path, node), UnsupportedOp, "Relu", "attribute 'colour'")
+LARGE = numpy_helper.from_array(np.int64([2**40]), "large")
+POOL = helper.make_node("MaxPool", ["x"], ["y", "places"], kernel_shape=[2, 2])
+
+#: A node, what else the graph has, the error, and what is said.
+REFUSED = {
+    "unknown": (
+        node("Reluu", name="act"), {}, UnsupportedOp, "'act' .Reluu. of x float32 .2, 3.*Relu",
+    ),
+    "of others": (
+        node("MatMulNBits", domain="com.microsoft"), {},
+        UnsupportedOp, "com.microsoft.MatMulNBits that makes 'y'",
+    ),
+    "no form in MIL": (node("Det"), {"shape": (3, 3)}, UnsupportedOp, "Det"),
+    "no second output": (POOL, {"shape": (1, 1, 4, 4)}, UnsupportedOp, "MaxPool.*indices"),
+    "attribute": (node("Relu", colour="red"), {}, UnsupportedOp, "Relu.*attribute 'colour'"),
+    "control flow": (
+        helper.make_node("If", ["x"], ["y"], **branches()), {"shape": (1,), "dtype": bool},
+        UnsupportedOp, "If.*control flow",
+    ),
+    "nothing made": (
+        helper.make_node("Relu", ["x"], [""]), {}, UnsupportedModel, "nothing gives output ''",
+    ),
+    "future": (node("Relu"), {"opset": 999}, UnsupportedModel, "opset 999"),
+    "of no opset": (
+        node("ImageScaler", scale=2.0), {"opset": 6},
+        UnsupportedModel, "opset 6.*ONNX does not define ImageScaler",
+    ),
+    "not carried over": (
+        node("Pad", paddings=[0] * 4), {"opset": 1}, UnsupportedModel, "Pad of opset 1",
+    ),
+    "of a later opset": (
+        node("ThresholdedRelu"), {"opset": 6}, UnsupportedModel, "opset 6.*has no ThresholdedRelu",
+    ),
+    "complex": (node("Identity"), {"dtype": np.complex64}, UnsupportedModel, "input 'x'"),
+    "beyond int32": (
+        node("Add", "large"), {"shape": (1,), "dtype": np.int64, "constants": [LARGE]},
+        UnsupportedOp, "Add.*beyond int32.*1,099,511,627,776",
+    ),
+    "a ghost": (node("Add", "ghost"), {}, InvalidWeights, "Add.*'ghost'"),
+}  # fmt: skip
 
 
-def test_control_flow(tmp_path):
-    branch = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["z"])],
-        "b",
-        [],
-        [helper.make_empty_tensor_value_info("z")],
-    )
-    node = helper.make_node("If", ["x"], ["y"], then_branch=branch, else_branch=branch)
-    refused(one_node(tmp_path, node, (1,), dtype=bool), UnsupportedOp, "If", "control flow")
-
-
-def test_a_node_that_makes_nothing(tmp_path):
-    path = one_node(tmp_path, helper.make_node("Relu", ["x"], [""]))
-    refused(path, UnsupportedModel, "nothing gives output ''")
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_node_that_will_not_do(tmp_path, name):
+    """By its name and inputs, with what is near, and in no words of onnx's own code."""
+    made, how, error, said = REFUSED[name]
+    text = refused(one_node(tmp_path, made, **how), error, said)
+    assert "%" not in text and ".h:" not in text and "Assertion" not in text
 
 
 def test_what_shapes_the_graph_has_to_be_known(tmp_path):
@@ -74,45 +99,16 @@ def test_what_shapes_the_graph_has_to_be_known(tmp_path):
     make.input("x", [2, 3])
     make.input("shape", [2], np.int64)
     path = make.save(tmp_path / "model.onnx", [make("Reshape", "x", "shape")])
-    refused(path, UnsupportedOp, "Reshape", "'shape'", "known only when the program runs")
+    refused(path, UnsupportedOp, "Reshape.*'shape'.*known only when the program runs")
     convert_graph(path, tmp_path / "y.mlpackage", constants={"shape": np.int64([3, 2])})
 
 
 def test_sizes_that_are_open_are_asked_for_by_name(tmp_path):
-    node = helper.make_node("Relu", ["x"], ["y"])
-    path = one_node(tmp_path, node, ["batch", 3])
-    refused(path, InvalidInput, "'x'", "(batch, 3)", "--shape x=1,3")
-    refused(path, InvalidInput, "(batch, 3)", "(1, 4)", shapes={"x": (1, 4)})
-    refused(path, InvalidInput, "no input 'z'", "there are: x", shapes={"z": (1, 3)})
-    refused(path, UnsupportedModel, "(0, 3)", shapes={"x": (0, 3)})
-
-
-def test_an_opset_from_the_future(tmp_path):
-    node = helper.make_node("Relu", ["x"], ["y"])
-    refused(one_node(tmp_path, node, opset=999), UnsupportedModel, "opset 999")
-
-
-def test_what_an_older_opset_has_and_onnx_does_not_carry_over(tmp_path):
-    """By the operator's name and opset, in no words of onnx's own code."""
-    node = helper.make_node("ImageScaler", ["x"], ["y"], scale=2.0)
-    path = one_node(tmp_path, node, opset=6)
-    said = refused(path, UnsupportedModel, "opset 6", "ONNX does not define ImageScaler")
-    assert "%" not in said
-    node = helper.make_node("Pad", ["x"], ["y"], paddings=[0] * 4)
-    said = refused(one_node(tmp_path, node, opset=1), UnsupportedModel, "Pad of opset 1")
-    assert ".h:" not in said and "Assertion" not in said
-    node = helper.make_node("ThresholdedRelu", ["x"], ["y"])
-    path = one_node(tmp_path, node, opset=6)
-    refused(path, UnsupportedModel, "opset 6", "has no ThresholdedRelu")
-
-
-def test_numbers_that_core_ml_does_not_have(tmp_path):
-    node = helper.make_node("Identity", ["x"], ["y"])
-    refused(one_node(tmp_path, node, dtype=np.complex64), UnsupportedModel, "input 'x'")
-    large = numpy_helper.from_array(np.int64([2**40]), "large")
-    node = helper.make_node("Add", ["x", "large"], ["y"])
-    path = one_node(tmp_path, node, (1,), dtype=np.int64, constants=[large])
-    refused(path, UnsupportedOp, "Add", "beyond int32", "1,099,511,627,776")
+    path = one_node(tmp_path, node("Relu"), ["batch", 3])
+    refused(path, InvalidInput, r"'x'.*\(batch, 3\).*--shape x=1,3")
+    refused(path, InvalidInput, r"^(?=.*\(batch, 3\)).*\(1, 4\)", shapes={"x": (1, 4)})
+    refused(path, InvalidInput, "no input 'z'.*there are: x", shapes={"z": (1, 3)})
+    refused(path, UnsupportedModel, r"\(0, 3\)", shapes={"x": (0, 3)})
 
 
 def test_a_file_that_is_none_of_onnx(tmp_path):
@@ -140,51 +136,51 @@ def test_a_protobuf_over_two_gigabytes(tmp_path):
     path = tmp_path / "model.onnx"
     with path.open("wb") as file:
         file.truncate(2**31)  # a hole: it takes no room
-    refused(path, InvalidWeights, "2,147,483,648 bytes", "external data")
+    refused(path, InvalidWeights, "2,147,483,648 bytes.*external data")
 
 
-def test_constants_outside_of_the_folder_or_cut_short(tmp_path):
-    secret = tmp_path / "secret"
-    secret.write_bytes(bytes(64))
+#: Where a constant says that its data are, and what is said of that.
+PLACES = [
+    ({"location": "../secret"}, "outside"),
+    ({"location": "/etc/passwd"}, "outside"),
+    ({"location": "link"}, "outside"),
+    ({"location": ""}, "outside"),
+    ({"location": "a\0b"}, "its file"),
+    ({"location": "gone"}, "missing"),
+    ({"location": "pipe"}, "not a file"),
+    ({"location": "short"}, "cut short"),
+    ({"location": "whole", "offset": "-8"}, "cut short"),
+    ({"location": "whole", "offset": "9" * 30}, "cut short"),
+    ({"location": "whole", "length": "1"}, "cut short"),
+    ({"location": "whole", "offset": "many"}, "no number"),
+]
+
+
+@pytest.mark.parametrize(("place", "said"), PLACES)
+def test_constants_that_are_not_beside_the_graph_or_not_whole(tmp_path, place, said):
     folder = tmp_path / "model"
     folder.mkdir()
-    (folder / "link").symlink_to(secret)
-    (folder / "short").write_bytes(bytes(20))
-    places = {
-        "../secret": "outside",
-        str(secret): "outside",
-        "link": "outside",
-        "gone": "missing",
-        "short": "cut short",
-        "": "outside",
-    }
-    for place, said in places.items():
-        tensor = onnx.TensorProto(name="w", data_type=1, dims=[2, 3], data_location=1)
-        tensor.external_data.add(key="location", value=place)
-        node = helper.make_node("Add", ["x", "w"], ["y"])
-        refused(one_node(folder, node, constants=[tensor]), InvalidWeights, "'w'", said)
+    for file, size in (("secret", 64), ("model/short", 20), ("model/whole", 24)):
+        (tmp_path / file).write_bytes(bytes(size))
+    (folder / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(folder / "pipe")
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=[2, 3], data_location=1)
+    for key, value in place.items():
+        tensor.external_data.add(key=key, value=value)
+    refused(one_node(folder, node("Add", "w"), constants=[tensor]), InvalidWeights, said)
 
 
 def test_a_constant_that_asks_for_more_memory_than_there_is(tmp_path):
-    sizes = numpy_helper.from_array(np.int64([2**20, 2**20]), "sizes")
-    node = helper.make_node("ConstantOfShape", ["sizes"], ["big"])
     make = Maker()
-    make.input("x", [1])
-    make.nodes.append(node)
-    make.constants.append(sizes)
-    path = make.save(tmp_path / "model.onnx", [make("Add", "x", "big")])
-    refused(path, UnsupportedOp, "ConstantOfShape", "1.1e+12 numbers")
-
-
-def test_a_node_that_takes_what_nothing_gives(tmp_path):
-    node = helper.make_node("Add", ["x", "ghost"], ["y"])
-    refused(one_node(tmp_path, node), InvalidWeights, "'ghost'", "Add")
+    big = make("ConstantOfShape", make.constant(np.int64([2**20, 2**20])))
+    path = make.save(tmp_path / "model.onnx", [make("Add", make.input("x", [1]), big)])
+    refused(path, UnsupportedOp, r"ConstantOfShape.*1.1e\+12 numbers")
 
 
 def test_a_package_that_is_there_stays(tmp_path):
-    path = one_node(tmp_path, helper.make_node("Relu", ["x"], ["y"]))
+    path = one_node(tmp_path, node("Relu"))
     out = convert_graph(path, tmp_path / "made.mlpackage")
-    refused(path, InvalidInput, "exists", "--force")
+    refused(path, InvalidInput, "exists.*--force")
     assert convert_graph(path, out, force=True) == out
     with pytest.raises(InvalidInput, match="named .mlpackage"):
         convert_graph(path, tmp_path / "made")
@@ -193,7 +189,7 @@ def test_a_package_that_is_there_stays(tmp_path):
 
 
 def test_what_is_no_package_stays_even_where_it_may_be_replaced(tmp_path):
-    path = one_node(tmp_path, helper.make_node("Relu", ["x"], ["y"]))
+    path = one_node(tmp_path, node("Relu"))
     out, file = tmp_path / "made.mlpackage", tmp_path / "file.mlpackage"
     out.mkdir()
     (out / "mine").write_text("mine")
@@ -212,7 +208,7 @@ def test_a_file_that_is_not_there_is_told_before_anything_else(tmp_path):
 
 
 def test_the_command_says_it_in_one_line(tmp_path):
-    path = one_node(tmp_path, helper.make_node("Relu", ["x"], ["y"]), ["n", 3])
+    path = one_node(tmp_path, node("Relu"), ["n", 3])
     out = tmp_path / "m.mlpackage"
     for options, said in (
         (["--out", out], "--shape x=1,3"),

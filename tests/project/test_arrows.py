@@ -1,4 +1,5 @@
-"""Who imports whom: mlprogram <- ane_book <- ane_serve <- ane_book_pages, in code and in tests."""
+"""Who imports whom: mlprogram <- ane_book <- ane_serve <- ane_book_pages, in code and in tests;
+swift_tables knows mlprogram and ane_book, and nobody knows it."""
 
 import ast
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from suites import SUITES
 
 ROOT = Path(__file__).resolve().parents[2]
 MLPROGRAM = "mlprogram/src/mlprogram"
-ABOVE = ("ane_book", "ane_serve", "ane_book_pages")  # in their order; each knows those before it
+#: In their order: each knows those before it, but nobody the pages, and swift_tables not ane_serve.
+ABOVE = ("ane_book", "ane_serve", "ane_book_pages", "swift_tables")
 PARTS = ("ane", "onnx", "coreai")  # of mlprogram, which know nothing of each other
 
 
@@ -50,6 +52,8 @@ TESTED = {
         (MLPROGRAM, ABOVE),
         ("ane_book", ABOVE[1:]),
         ("ane_serve/src/ane_serve", ABOVE[2:]),
+        ("book/ane_book_pages", ABOVE[3:]),
+        ("swift/tables/src/swift_tables", ABOVE[1:3]),
         *(
             (f"{MLPROGRAM}/{part}", [f"mlprogram.{x}" for x in PARTS if x != part])
             for part in PARTS
@@ -61,7 +65,9 @@ def test_a_package_knows_none_that_is_built_on_it(folder, others):
 
 
 #: The suites, from whose environment the packages that are named are absent.
-ABSENT = dict.fromkeys(("executor", *PARTS), ABOVE) | {"ane_book": ABOVE[1:], "serve": ABOVE[2:]}
+ABSENT = dict.fromkeys(("executor", *PARTS), ABOVE) | {
+    "ane_book": ABOVE[1:], "serve": ABOVE[2:], "swift": ABOVE[2:3]
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("suite", ABSENT)

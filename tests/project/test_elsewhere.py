@@ -27,14 +27,6 @@ def test_notebooks_run_from_the_wheel():
     assert summary.startswith("2 of 2 notebooks ran to their end, in ")
 
 
-def test_a_name_that_no_notebook_has_is_told_before_anything_is_built():
-    done = subprocess.run(
-        [sys.executable, str(RUN), "no-such-page"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert "no notebook is called 'no-such-page'; there are " in done.stderr
-
-
 def test_core_ml_is_kept_on_the_cpu(monkeypatch):
     class CoreML:
         def __init__(self, *given):

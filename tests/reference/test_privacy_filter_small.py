@@ -1,19 +1,17 @@
 """The Privacy Filter that this project trained: there without a network, and as its record says."""
 
-from dataclasses import replace
 import json
 from pathlib import Path
-import shutil
 
 from _command import ane_book as command
 import ane_book
+from ane_book.conversion import kept
 from ane_book.reference import MODELS, find_reference
 from ane_book.runtime import Tagger
 from compare_labels import Reference, compare
 from evaluate import SETS as GENERATED
-from evaluate import page, spans_of
+from evaluate import spans_of
 import pytest
-from safetensors.numpy import load_file, save_file
 from scores import Example, read_examples, score
 
 NAME = "privacy-filter-small"
@@ -29,24 +27,15 @@ def tagger() -> Tagger:
 
 class TestModel:
     def test_its_labels_are_those_of_transformers(self, tagger):
-        """On 50 texts; research/train/compare_labels.py does it on 1,000."""
-        texts = [example.text for example in read_examples(HELD_OUT)[:50]]
+        """On 25 texts; research/train/compare_labels.py does it on 1,000."""
+        texts = [example.text for example in read_examples(HELD_OUT)[:25]]
         found = compare(tagger, Reference(), texts)
-        assert found["tokens"] > 2000 and found["tokens_apart"] == 0
+        assert found["tokens"] > 1000 and found["tokens_apart"] == 0
         assert found["tokens_off"] < 0.01 * found["tokens"]  # two experts as good as equal
 
-    def test_of_new_weights_makes_a_new_bundle(self, tmp_path, monkeypatch):
-        """As another version of the library may bring: the same name, config and code."""
-        from ane_book import reference
-
-        folder = shutil.copytree(FOLDER, tmp_path / NAME)
-        own = replace(find_reference(NAME), folder=folder)
-        monkeypatch.setattr(reference, "_read", lambda: {NAME: own})
-        first = ane_book.convert(NAME).manifest.source
-        weights = load_file(folder / "model.safetensors")
-        weights["score.bias"] += 1
-        save_file(weights, folder / "model.safetensors")
-        assert ane_book.convert(NAME).manifest.source.fingerprint != first.fingerprint
+    def test_no_bundle_is_taken_by_its_name_alone(self, tagger):
+        """Its weights come with the library, whose next version may have others."""
+        assert ane_book.convert(NAME).path == tagger.bundle.path and kept(NAME) is None
 
     def test_is_what_its_record_says(self):
         record = json.loads((FOLDER / "record.json").read_text())
@@ -80,9 +69,9 @@ class TestQuality:
     """On held_out.jsonl: templates and people that no training saw."""
 
     def test_of_texts_that_it_never_saw(self, tagger):
-        examples = read_examples(HELD_OUT)
+        examples = read_examples(HELD_OUT)[:80]
         found = score((spans_of(tagger, example.text) for example in examples), examples)
-        assert len(examples) == 200 and found["all"]["true"] > 500
+        assert found["all"]["true"] > 200
         assert found["private_email"]["f1"] > 0.7 and found["all"]["f1"] > 0.6
 
 
@@ -96,9 +85,3 @@ class TestScores:
         }  # fmt: skip
         assert rows["private_url"]["precision"] is None and rows["private_url"]["recall"] == 0
         assert rows["all"]["f1"] == 0.3333
-
-    def test_the_page_has_its_spans(self):
-        example = page()
-        assert len(example.spans) == 67 and {label for *_, label in example.spans} == {
-            label[2:] for label in json.loads((FOLDER / "config.json").read_text())["label2id"]
-        } - {""}  # fmt: skip

@@ -51,13 +51,6 @@ def test_no_item_of_the_reviews_is_left_out():
     assert [*rows()] == [f"{letter}{n + 1}" for letter, most in wanted.items() for n in range(most)]
 
 
-@pytest.mark.parametrize(
-    "name", ["no-such-claim", "book/no-page.md", "tests/research/test_reviews.py::test_nothing"]
-)
-def test_what_is_not_there_is_told(name):
-    assert missing(name)
-
-
 def test_a_chips_rate_is_of_one_model():
     """GB/s and ms of anemll-bench belong to two models: a head in fp16, and one in 6 bits."""
     figures = [

@@ -1,6 +1,5 @@
 """A tiny model of every architecture by both runtimes in single precision: tokens, or numbers."""
 
-from contextlib import contextmanager
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,26 +7,22 @@ from unittest.mock import patch
 
 from _encoders import (
     FAMILIES,
-    RERANKERS,
     dense_layers,
     tiny_bert,
     tiny_encoder,
-    tiny_reranker,
     write_encoder,
-    write_reranker,
 )
 from _taggers import tiny_tagger, write_tagger
 from _tiny import TINY, prompt, tiny_model, write_checkpoint
 from _zaya import tiny_zaya
 from ane_book import convert
-from ane_book.runtime import Embedder, Reranker, Session, Tagger
+from ane_book.runtime import Embedder, Session, Tagger
 import numpy as np
 
 #: kind -> names of tiny models. A mixture's experts are a package each, or in banks of one.
 ARCHITECTURES = {
     "decoder": [*TINY, "zaya"],
     "embedder": ["bert", *FAMILIES],
-    "reranker": [*RERANKERS],
     "tagger": ["dispatch", "packed"],
 }
 
@@ -39,8 +34,6 @@ def _write(kind: str, name: str, folder: Path) -> tuple[Path, dict]:
         return write_checkpoint(model, folder), {"context": 32, "prefill": 8}
     if kind == "tagger":
         return write_tagger(tiny_tagger("usual"), folder), {"context": 64, "experts": name}
-    if kind == "reranker":
-        return write_reranker(tiny_reranker(name), folder, name), {"context": 57}
     if name == "bert":
         return write_encoder(tiny_bert("usual"), folder), {}
     pooling, dense = FAMILIES[name][2], dense_layers(name)
@@ -53,24 +46,14 @@ def _run(kind: str, bundle, backend: str) -> np.ndarray:
         return np.array(Session(bundle, "fp32", backend).generate(ids, max_tokens=16).token_ids)
     if kind == "tagger":
         return np.concatenate(list(Tagger(bundle, "fp32", backend).logits(np.array(ids))))
-    if kind == "reranker":
-        reranker = Reranker(bundle, "fp32", backend)
-        pairs = [reranker.encode("Where do cats sleep?", text) for text in ("On a sofa.", "x")]
-        return np.asarray(reranker.scores(pairs))
     ids = [[4 + i % 90 for i in ids[:length]] for length in (1, 7, 11)]
     return np.asarray(Embedder(bundle, "fp32", backend).vectors(ids))
-
-
-@contextmanager
-def _own_cache(folder: Path):
-    with patch.dict(os.environ, ANE_BOOK_CACHE=str(folder)):
-        yield
 
 
 def compared(kind: str, name: str) -> dict:
     """How many numbers came out, and of tokens how many are equal, of others the largest difference
     over the largest number."""
-    with TemporaryDirectory() as folder, _own_cache(Path(folder) / "cache"):
+    with TemporaryDirectory() as folder, patch.dict(os.environ, ANE_BOOK_CACHE=f"{folder}/cache"):
         checkpoint, recipe = _write(kind, name, Path(folder) / "model")
         bundle = convert(str(checkpoint), out=Path(folder) / "bundle", **recipe)
         here, there = (_run(kind, bundle, backend) for backend in ("mil", "coreai"))

@@ -1,4 +1,4 @@
-"""The verdict on the device, and the contract of the backends.
+"""The contract of the backends, and what Core ML's keeps of its compilations.
 
 `TestBackendContract` runs for the executor everywhere, and for Core ML where it can run (a Mac).
 """
@@ -10,49 +10,23 @@ from importlib.util import find_spec
 import os
 from pathlib import Path
 import shutil
-import subprocess
-import sys
 
 from ane_book import device
 from ane_book.bundle import cache
-from ane_book.errors import BackendUnavailable, InvalidInput, InvalidPackage
+from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.runtime.backends import CoreMLBackend, MILBackend, choose_backend
 import mlprogram.coreml
 import numpy as np
 import pytest
-import torch
 
 
-class TestDevice:
-    def test_verdict_has_a_reason(self):
-        assert isinstance(device.CAN_PREDICT, bool)
-        assert len(device.CAN_PREDICT_REASON) > 10
-        checks = {check: (ok, detail) for check, ok, detail in device.describe()}
-        assert checks["Core ML predictions"] == (device.CAN_PREDICT, device.CAN_PREDICT_REASON)
-        assert checks["torch"] == (True, torch.__version__)
-        assert all(detail for _, detail in checks.values())
-
-    def test_verdict_needs_nothing_heavy(self):
-        code = (
-            "import sys; from ane_book import device; device.describe(); "
-            "print({'torch', 'coremltools', 'numpy'} & set(sys.modules))"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.stdout == "set()\n", done.stderr
-
-    @pytest.mark.skipif(device.CAN_PREDICT, reason="Core ML runs here")
-    def test_core_ml_says_why_not(self):
-        with pytest.raises(BackendUnavailable) as caught:
-            CoreMLBackend()
-        assert device.CAN_PREDICT_REASON in str(caught.value)
-
-    def test_backend_is_chosen_by_name_and_machine(self):
-        assert choose_backend("mil", "fp32").dtype == np.float32
-        assert choose_backend(None, "fp32").name == "mil"
-        assert choose_backend(None).name == ("coreml" if device.CAN_PREDICT else "mil")
-        for name, precision in (("gpu", "fp16"), ("coreml", "fp32"), ("mil", "int8")):
-            with pytest.raises(InvalidInput):
-                choose_backend(name, precision)
+def test_a_backend_is_chosen_by_name_and_machine():
+    assert choose_backend("mil", "fp32").dtype == np.float32
+    assert choose_backend(None, "fp32").name == "mil"
+    assert choose_backend(None).name == ("coreml" if device.CAN_PREDICT else "mil")
+    for name, precision in (("gpu", "fp16"), ("coreml", "fp32"), ("mil", "int8")):
+        with pytest.raises(InvalidInput):
+            choose_backend(name, precision)
 
 
 #: coremltools leaves the temporary folders of its models to the garbage collector.
@@ -176,13 +150,11 @@ class TestBackendContract:
         assert inputs["x"] is x and np.all(x == 1)
         assert digest(accumulator) == before
 
-    def test_unknown_function_is_refused(self, make_backend, accumulator):
+    def test_a_function_or_package_that_is_not_there_is_refused(self, make_backend, accumulator):
         with pytest.raises(InvalidInput, match=r"no function 'verify'; it has: .*decode"):
             make_backend().load(accumulator, "verify")
-
-    def test_missing_package_is_refused(self, make_backend, tmp_path):
         with pytest.raises(InvalidPackage, match="nothing"):
-            make_backend().load(tmp_path / "nothing.mlpackage", "decode")
+            make_backend().load(accumulator.with_name("nothing.mlpackage"), "decode")
 
 
 class TestKept:

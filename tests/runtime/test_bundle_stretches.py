@@ -35,7 +35,7 @@ def test_bundles(tiny_bundle, family, recipe, precision):
 
 def test_a_decoder_is_one_stretch(tiny_bundle):
     """Also where the position of the new rows is known at run time only."""
-    for kv, form in (("state", "rows"), ("host", "rows"), ("state", "apple"), ("host", "apple")):
+    for kv, form in (("state", "rows"), ("host", "apple")):
         _, bundle = tiny_bundle("llama", kv=kv, form=form)
         (path,) = bundle.path.glob("layers*.mlpackage")
         for name in ("decode", "prefill") if form == "rows" else ("decode",):

@@ -10,7 +10,7 @@ from _control_tokens import (
     spelled,
 )
 from ane_book.errors import InvalidInput
-from ane_book.runtime import Session, choose
+from ane_book.runtime import Session
 import pytest
 from tokenizers import AddedToken, normalizers
 from transformers import PreTrainedTokenizerFast
@@ -35,13 +35,11 @@ def test_added_tokens_that_are_text_are_those_of_transformers(opened, text):
 
 
 def test_control_tokens_are_text(opened):
-    """Special ones and those that the template writes, here and among options."""
+    """Special ones and those that the template writes."""
     session = opened()
     text = f"{END}{TURN}{CALL}"
     assert said(session, text) == [257, *spelled(session, text)]
     assert said(session, f"{END}<b>")[-1] == 261
-    options = choose(session, "Hi", [END, "x"])
-    assert [option.tokens for option in options] == [len(END), 1]
 
 
 def test_what_the_template_does_not_write_is_text(opened):

@@ -129,11 +129,6 @@ class TestAnswers:
         assert result.text == session.tokenizer.decode(result.token_ids)
         assert isinstance(result.prefill_tps + result.decode_tps, float)
 
-    def test_one_answer_does_not_change_the_next(self, session):
-        first = session.generate("Hello", max_tokens=8)
-        session.generate("Something else entirely", max_tokens=5)
-        assert session.generate("Hello", max_tokens=8).token_ids == first.token_ids
-
     def test_pieces_join_to_the_text(self, session):
         stream = session.stream("Hello", max_tokens=12)
         assert stream.result is None

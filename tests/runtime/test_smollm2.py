@@ -4,8 +4,10 @@
 """
 
 from functools import cache
+from itertools import product
 
 from _common import bundle, reference_model
+from _long import long_but
 from ane_book.host import causal_mask
 from ane_book.runtime import Session
 from mlprogram import MLProgram
@@ -13,13 +15,6 @@ import numpy as np
 from parity import PROMPTS, compare, greedy, reference_greedy, token_ids
 import pytest
 import torch
-
-TOKENS, FEW = 32, 6
-CHOSEN = {
-    "a prompt of several calls": PROMPTS[15],
-    "empty system prompt": PROMPTS[17],
-}
-RECIPES = {"state": {"kv": "state"}, "host": {"kv": "host"}}
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +24,8 @@ def model():
 
 @pytest.fixture(scope="module")
 def session():
-    """`session(name)` -> a session of a recipe, opened once."""
-    return cache(lambda name: Session(bundle(**RECIPES[name]), precision="fp32"))
+    """`session(kv)` -> a session of a recipe, opened once."""
+    return cache(lambda kv: Session(bundle(kv=kv), precision="fp32"))
 
 
 @pytest.fixture(scope="module")
@@ -38,23 +33,16 @@ def half():
     return Session(bundle(kv="state"))
 
 
-def test_the_first_tokens_are_those_of_transformers(model, session):
-    """In short what comes next in full, for the quick tests."""
-    ids = token_ids(session("state"), PROMPTS[17])
+@pytest.mark.parametrize(
+    ("prompt", "kv", "tokens"),
+    long_but([*product((15, 17), ("state", "host"), [32]), (17, "state", 6)], (17, "state", 6)),
+)
+def test_tokens_are_those_of_transformers(model, session, prompt, kv, tokens):
+    """After a prompt of several calls, and after an empty system prompt."""
+    ids = token_ids(session(kv), PROMPTS[prompt])
     with torch.inference_mode():
-        expected = reference_greedy(model, ids, FEW)
-    assert greedy(session("state"), ids, FEW) == expected and len(expected) == FEW
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("prompt", CHOSEN.values(), ids=CHOSEN)
-def test_tokens_are_those_of_transformers(model, session, prompt):
-    ids = token_ids(session("state"), prompt)
-    with torch.inference_mode():
-        expected = reference_greedy(model, ids, TOKENS)
-    assert len(expected) == TOKENS
-    for name in RECIPES:
-        assert greedy(session(name), ids, TOKENS) == expected, name
+        expected = reference_greedy(model, ids, tokens)
+    assert greedy(session(kv), ids, tokens) == expected and len(expected) == tokens
 
 
 @pytest.mark.long
@@ -81,6 +69,7 @@ def test_int8_says_the_same(half):
     assert answers[0] == answers[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("precision", "least"), [("fp32", 0.999999), ("fp16", 0.9999)])
 def test_shortcuts_change_nothing_that_matters(precision, least):
     """The plain path, every shortcut of the executor off, through all layers of the real model.

@@ -165,7 +165,7 @@ def test_memory_does_not_grow_with_the_text(kind, signs, monkeypatch):
         return top
 
     peak(1000)
-    long, longer = peak(200_000), peak(800_000)
+    long, longer = peak(200_000), peak(400_000)
     assert longer < 1.2 * long, (long, longer)
 
 

@@ -1,5 +1,8 @@
 """The function `verify` of a bundle: K tokens of a block in one call, which does all decoding."""
 
+from itertools import product
+
+from _long import long_but
 from _tiny import prompt
 import ane_book
 from ane_book.errors import InvalidInput
@@ -14,12 +17,6 @@ CONTEXT, K = 30, 4  # the last two slots make no whole block
 @pytest.fixture(params=["state", "host"])
 def bundle(tiny_bundle, request):
     return tiny_bundle("llama", kv=request.param, context=CONTEXT, verify=K)[1]
-
-
-def test_every_package_has_it(bundle):
-    assert bundle.manifest.functions == {"decode": 1, "prefill": 8, "verify": K}
-    for part in bundle.manifest.packages:
-        assert part.functions["verify"].tokens == K
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
@@ -37,20 +34,22 @@ def test_it_does_all_decoding_but_for_the_end_of_the_context(bundle, precision):
     np.testing.assert_allclose(found, session.logits(ids)[9:], rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("argmax_output", [False, True])
-@pytest.mark.parametrize("K", [2, 8, CONTEXT])  # the least, as many as `prefill` takes, the most
+@pytest.mark.parametrize(
+    ("K", "argmax_output"),
+    long_but(product((2, 8, CONTEXT), (False, True)), (2, True), (CONTEXT, False)),
+)
 def test_tokens_are_those_of_a_bundle_without_it(tiny_bundle, K, argmax_output):
+    """The least K, as many as `prefill` takes, and the most."""
     recipe = {"kv": "state", "context": CONTEXT}
     plain = Session(tiny_bundle("llama", **recipe)[1], "fp32")
-    blocks = Session(
-        tiny_bundle("llama", verify=K, argmax_output=argmax_output, **recipe)[1], "fp32"
-    )
+    blocks = tiny_bundle("llama", verify=K, argmax_output=argmax_output, **recipe)[1]
+    blocks = Session(blocks, "fp32")
     for text in ("a", "Hello", "x" * (CONTEXT - 3)):
         expected = plain.generate(text, max_tokens=CONTEXT).token_ids
         assert blocks.generate(text, max_tokens=CONTEXT).token_ids == expected
 
 
-@pytest.mark.parametrize("K", [4, 12, 20])  # fewer than the golden tokens, more, not half of it all
+@pytest.mark.parametrize("K", long_but((4, 12, 20), 4))  # golden tokens are more, fewer, at an end
 def test_parity_sees_it(tiny_bundle, K):
     found = check_parity(tiny_bundle("llama", kv="state", context=CONTEXT, verify=K)[1])
     assert found.passed
@@ -60,17 +59,10 @@ def test_parity_sees_it(tiny_bundle, K):
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"verify": 1}, "verify must be greater than or equal to 2, not 1"),
-        ({"verify": 33, "context": 32}, "verify must be between 2 and the context of 32 tokens"),
-        ({"verify": 2.5}, "verify must be a valid integer"),
-    ],
-)
-def test_refused_before_anything_is_converted(tiny, tmp_path, options, message):
-    with pytest.raises(InvalidInput, match=message):
-        ane_book.convert(str(tiny("llama")[1]), out=tmp_path / "b", **options)
+@pytest.mark.parametrize("verify", [1, 33, 2.5])
+def test_refused_before_anything_is_converted(tiny, tmp_path, verify):
+    with pytest.raises(InvalidInput, match="verify must be"):
+        ane_book.convert(str(tiny("llama")[1]), out=tmp_path / "b", verify=verify, context=32)
     assert not (tmp_path / "b").exists()
 
 

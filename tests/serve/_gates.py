@@ -9,6 +9,9 @@ from threading import Semaphore
 
 from _patience import HANGING, until
 from ane_serve.pool import Model
+import httpx
+
+CHAT = "/v1/chat/completions"
 
 
 class Held:
@@ -55,7 +58,7 @@ def bare(
     """A socket that has sent a chat request, or the first part of its body, and read nothing."""
     host, port = address.removeprefix("http://").split(":")
     content = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: {host}\r\n"
     head += f"Authorization: Bearer {key}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     with socket.socket() as client:
@@ -71,3 +74,9 @@ def chat(text: str = "Hello", **fields) -> dict:
     """The body of a chat request."""
     asked = {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 8}
     return asked | fields
+
+
+def ask(address: str, key: str = "none", **fields) -> httpx.Response:
+    """The answer to a chat request."""
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.post(address + CHAT, json=chat(**fields), headers=headers, timeout=HANGING)

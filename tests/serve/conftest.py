@@ -19,6 +19,13 @@ def talker(tiny_bundle, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def roomy(tiny_bundle):
+    """A tiny bundle with a context for tools and their calls, and room for more tokens."""
+    changes = (("max_position_embeddings", 1024), ("vocab_size", 266))
+    return tiny_bundle("llama", changes, kv="state", context=1024, prefill=64)[1]
+
+
+@pytest.fixture(scope="session")
 def encoder(tmp_path_factory):
     """A tiny encoder's bundle."""
     folder = write_encoder(tiny_bert("usual"), tmp_path_factory.mktemp("encoder"))

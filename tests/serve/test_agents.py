@@ -11,7 +11,6 @@ from _serving import serving
 from ane_book.bundle import Bundle
 from ane_serve.pool import bundle_model
 import httpx
-import openai
 from pydantic import BaseModel, Field
 import pytest
 
@@ -30,12 +29,10 @@ HOW = {"model": "talker", "temperature": 1, "seed": 5, "max_tokens": 400}
 
 
 @pytest.fixture(scope="module")
-def address(tiny_bundle, tmp_path_factory):
+def address(roomy, tmp_path_factory):
     """A server of a tiny model with a template that knows no tools, and an end token."""
-    longer = (("max_position_embeddings", 1024),)
-    bundle = tiny_bundle("llama", longer, kv="state", context=1024, prefill=64)[1]
     folder = tmp_path_factory.mktemp("served")
-    model = bundle_model(Bundle.open(chatty_copy(bundle.path, folder)), "talker", precision="fp32")
+    model = bundle_model(Bundle.open(chatty_copy(roomy.path, folder)), "talker", precision="fp32")
     with serving(model) as address:
         yield address
 
@@ -83,12 +80,6 @@ class TestForms:
         assert counts[0] < counts[1]
 
 
-    def test_a_schema_that_cannot_be_kept_is_refused_by_name(self, client):
-        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"uniqueItems": 1}}}
-        with pytest.raises(openai.BadRequestError, match="json_schema: .*uniqueItems"):
-            chat(client, response_format=form)
-
-
 class TestTools:
     def test_a_call_that_has_to_come(self, client):
         found = chat(client, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
@@ -97,23 +88,6 @@ class TestTools:
         assert choice.finish_reason == "tool_calls" and choice.message.content is None
         assert call.function.name == "weather" and len(call.id) == 9
         assert json.loads(call.function.arguments)["city"] in ("Rome", "Paris")
-
-    def test_the_same_in_a_stream(self, client):
-        how = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
-        whole = chat(client, **how).choices[0].message.tool_calls[0].function
-        chunks = [chunk.choices[0] for chunk in chat(client, **how, stream=True)]
-        deltas = [c.delta.tool_calls[0] for c in chunks if c.delta.tool_calls]
-        assert deltas[0].function.name == whole.name and deltas[0].id
-        assert "".join(d.function.arguments for d in deltas) == whole.arguments
-        assert {d.index for d in deltas} == {0} and chunks[-1].finish_reason == "tool_calls"
-        assert not any(c.delta.content for c in chunks)
-
-    def test_one_tool_by_name(self, client):
-        tools = [*TOOLS, {"type": "function", "function": {"name": "now"}}]
-        named = {"type": "function", "function": {"name": "now"}}
-        found = chat(client, tools=tools, tool_choice=named, max_tokens=400)
-        assert [c.function.name for c in found.choices[0].message.tool_calls or ()] in ([], ["now"])
-        assert found.choices[0].finish_reason in ("tool_calls", "length")
 
     def test_none_of_them(self, client):
         found = chat(client, tools=TOOLS, tool_choice="none", max_tokens=8)
@@ -125,13 +99,6 @@ class TestTools:
         found = chat(client, tools=TOOLS, tool_choice="required", max_tokens=12)
         assert found.choices[0].finish_reason == "length"
         assert found.choices[0].message.content.startswith("<tool_call>")
-
-    def test_a_result_goes_back(self, client):
-        first = chat(client, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
-        message = first.choices[0].message
-        result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "21"}
-        again = chat(client, messages=[*ASK, message, result], tools=TOOLS, max_tokens=3)
-        assert again.usage.prompt_tokens > first.usage.prompt_tokens
 
     def test_a_marker_in_a_message_is_text(self, address):
         """`<|end|>` is one token, 256, where the template has it, and text in a message."""
@@ -184,33 +151,9 @@ class TestResponses:
         found = client.responses.parse(**how, text_format=Person)
         assert isinstance(found.output_parsed, Person)
 
-    @pytest.mark.parametrize(("how", "said"), [
-        ({"previous_response_id": "resp_1"}, "previous_response_id is not served here"),
-        ({"tools": [{"type": "web_search"}]}, "functions alone are served"),
-        ({"input": [{"type": "image"}]}, "is of type 'image'"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "has to be text"),
-        ({"extra_body": {"colour": "red"}}, "Unrecognized request argument"),
-    ])  # fmt: skip
-    def test_what_is_not_served_is_refused(self, client, how, said):
-        with pytest.raises(openai.BadRequestError, match=said):
-            client.responses.create(**PLAIN | how)
 
-
-class TestChoose:
-    def test_shares_are_those_of_the_logits(self, address):
-        body = {"prompt": "Hi", "options": ["a", "b", "ab"]}
-        found = httpx.post(f"{address}/v1/choose", json=body, timeout=HANGING).json()
-        assert [c["text"] for c in found["choices"]] == body["options"]
-        assert sum(c["share"] for c in found["choices"]) == pytest.approx(1)
-        by_text = {c["text"]: c for c in found["choices"]}
-        assert by_text["ab"]["logprob"] < by_text["a"]["logprob"] and by_text["ab"]["tokens"] == 2
-
-    @pytest.mark.parametrize("body", [
-        {"options": ["a", "b"]},
-        {"prompt": "Hi", "options": ["a"]},
-        {"prompt": "Hi", "options": ["a", "a"]},
-        {"prompt": "Hi", "options": ["a", ""]},
-    ])  # fmt: skip
-    def test_what_leaves_no_choice_is_refused(self, address, body):
-        found = httpx.post(f"{address}/v1/choose", json=body, timeout=HANGING)
-        assert found.status_code == 400 and found.json()["error"]["message"]
+@pytest.mark.parametrize("path", ["choose", "rerank"])
+def test_what_is_no_longer_served_says_what_does_it(address, path):
+    found = httpx.post(f"{address}/v1/{path}", json={"prompt": "Hi"}, timeout=HANGING)
+    assert found.status_code == 410
+    assert "session.logits: book/api.md" in found.json()["error"]["message"]

@@ -1,13 +1,16 @@
 """`ane-book bench`: in process, and beside a real server of another kind; what bad servers do."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 import json
 from math import inf
-from pathlib import Path
 import re
+import shutil
+import socket
 import subprocess
+from threading import Thread
 import time
 
-from _bad_servers import answering
 from _command import ane_book, chatty_copy, refused
 from _patience import guarded
 from _smollm2_tokenizer import smollm2
@@ -18,6 +21,7 @@ from ane_book.runtime import Session
 from ane_book.text.process import TextProcess
 from ane_serve.bench import PROMPTS, InProcess, Prompt, Server, TimedAnswer, cold_start, measure
 from ane_serve.bench.report import BenchReport, BenchSubject
+from fastapi import FastAPI
 import pytest
 
 #: For a tiny model, whose tokens are bytes.
@@ -108,11 +112,10 @@ def test_the_prompts_are_as_long_as_the_source_s():
 
 class TestReport:
     def test_medians_ratios_and_what_is_unmeasured(self):
-        def answers(*seconds: float) -> list[TimedAnswer]:
-            return [TimedAnswer("x", 10, 5, s, 3 * s, 5) for s in seconds]
-
-        fast = BenchSubject("fast", "here", {"p": answers(1.0, 2.0, 4.0)})
-        slow = BenchSubject("slow", "there", {"p": answers(2.0, 6.0, 40.0)})
+        fast, slow = (
+            BenchSubject(name, "here", {"p": [TimedAnswer("x", 10, 5, s, 3 * s, 5) for s in took]})
+            for name, took in (("fast", (1.0, 2.0, 4.0)), ("slow", (2.0, 6.0, 40.0)))
+        )
         report = BenchReport([fast, slow], 3, {"temperature": 0.0})
         # By pairs, as they took turns: 2, 3 and 10 times as fast.
         assert report.ratios(slow) == {"p": {"prefill_tps": 3.0, "decode_tps": 3.0, "latency": 3.0}}
@@ -125,20 +128,60 @@ class TestReport:
             assert len(rows) == 8 and max(map(len, rows)) <= columns
 
     def test_an_answer_without_a_token_has_no_rate(self):
-        assert TimedAnswer("", 3, 0, 0.5, 0.5, 0).decode_tps is None
-        assert TimedAnswer("", 3, 1, 0.5, 0.5, 1).decode_tps is None
+        for tokens in (0, 1):
+            assert TimedAnswer("", 3, tokens, 0.5, 0.5, tokens).decode_tps is None
         held_back = TimedAnswer("x" * 10, 3, 10, 0.5, 0.50001, 1)  # and sent at once
         assert held_back.decode_tps is None and held_back.prefill_tps == 6
-        report = BenchReport(
-            [BenchSubject("n", "w", {"p": [TimedAnswer("", None, None, 0.5, 0.5, 0)]})], 1, {}
-        )
+        empty = BenchSubject("n", "w", {"p": [TimedAnswer("", None, None, 0.5, 0.5, 0)]})
+        report = BenchReport([empty], 1, {})
         assert inf not in report.facts()["subjects"][0]["prompts"]["p"].values()
         assert re.search(r"p +- +- +- +- +500 +500", report.text())
 
-    def test_two_of_one_name_are_refused(self, bundle):
-        session = InProcess(Session(bundle[1], backend="mil"))
+    def test_two_of_one_name_are_refused(self):
         with pytest.raises(InvalidInput, match="to be told apart"):
-            measure([session, session], SHORT)
+            measure([Server("http://a", "m")] * 2, SHORT)
+
+
+@contextmanager
+def answering(
+    answer: Callable[[socket.socket], None], seen: list[bytes] | None = None
+) -> Iterator[str]:
+    """A server that reads a request and then does as it likes, one connection after another."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection, suppress(OSError):  # whoever asked has left
+                    request = _request(connection)
+                    if seen is not None:
+                        seen.append(request)
+                    answer(connection)
+
+        thread = Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def _request(connection: socket.socket) -> bytes:
+    """The head of a request, and its body as far as it has one."""
+    read = b""
+    while b"\r\n\r\n" not in read and (more := connection.recv(1 << 16)):
+        read += more
+        if not read.startswith((b"GET ", b"POST ")):  # not HTTP, so nobody knows its end
+            return read
+    head, _, body = read.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", head)
+    while length and len(body) < int(length[1]) and (more := connection.recv(1 << 16)):
+        body += more
+    return head + b"\r\n\r\n" + body
 
 
 def saying(whatever: bytes):
@@ -173,7 +216,7 @@ class TestBadServers:
             Server(url, "m").ask(SHORT[0], 0, 2, {})
         assert str(error.value).startswith(f"{url}: ") and "\x1b" not in str(error.value)
 
-    @pytest.mark.parametrize("first", [b"", OK[:20], OK, OK + PIECE])
+    @pytest.mark.parametrize("first", [OK[:20], OK + PIECE])
     def test_one_that_drips_is_left_at_its_time(self, first):
         def drip(connection) -> None:
             connection.sendall(first)
@@ -181,20 +224,23 @@ class TestBadServers:
                 time.sleep(0.05)
                 connection.sendall(b"x")
 
-        with answering(drip) as url:
-            late = pytest.raises(ServerError, match="no whole answer within 0.5 s; --timeout")
-            with guarded(), late:
-                Server(url, "m", timeout=0.5).ask(SHORT[0], 0, 2, {})
+        late = pytest.raises(ServerError, match="no whole answer within 0.5 s; --timeout")
+        with answering(drip) as url, guarded(), late:
+            Server(url, "m", timeout=0.5).ask(SHORT[0], 0, 2, {})
 
     def test_nobody_there(self):
         with answering(lambda connection: None) as url:
             pass
         assert f"{url}: nothing listens there" in refused("bench", "--url", url)
 
-    def test_a_certificate_of_nobody(self, certificate):
-        from fastapi import FastAPI
-
-        with served(FastAPI(), **certificate) as url:
+    @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+    def test_a_certificate_of_nobody(self, tmp_path):
+        """One that its owner has signed."""
+        key, own = tmp_path / "key.pem", tmp_path / "own.pem"
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
+                   "-subj", "/CN=localhost", "-keyout", key, "-out", own]  # fmt: skip
+        subprocess.run(command, check=True, capture_output=True)
+        with served(FastAPI(), ssl_keyfile=key, ssl_certfile=own) as url:
             with pytest.raises(ServerError, match="certificate is not one to trust"):
                 Server(url)
             with pytest.raises(ServerError, match="does not speak HTTP|reset"):
@@ -202,18 +248,6 @@ class TestBadServers:
         plain = b"HTTP/1.1 200 OK\r\n\r\n"
         with saying(plain) as url, pytest.raises(ServerError, match="does not speak TLS"):
             Server(url.replace("http", "https"))
-
-    @pytest.fixture
-    def certificate(self, tmp_path) -> dict[str, Path]:
-        """One that its owner has signed."""
-        key, own = tmp_path / "key.pem", tmp_path / "own.pem"
-        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
-                   "-subj", "/CN=localhost", "-keyout", key, "-out", own]  # fmt: skip
-        try:
-            subprocess.run(command, check=True, capture_output=True)
-        except FileNotFoundError:
-            pytest.skip("openssl is not installed")
-        return {"ssl_keyfile": key, "ssl_certfile": own}
 
     @pytest.mark.parametrize(
         ("models", "said"),
@@ -238,27 +272,21 @@ class TestBadServers:
 
     def test_a_key_goes_along_and_is_text(self):
         seen = []
-
         with answering(lambda connection: connection.sendall(OK + PIECE + END), seen) as url:
             Server(url, "m", key="k-1").ask(SHORT[0], 3, 2, {"temperature": 0.0})
             with pytest.raises(InvalidInput, match="printable ASCII"):
                 Server(url, "m", key="k\r\nHost: b")
         head, _, body = seen[0].partition(b"\r\n\r\n")
-        assert b"Authorization: Bearer k-1" in head and head.startswith(
-            b"POST /v1/chat/completions"
-        )
+        assert b"Authorization: Bearer k-1" in head
+        assert head.startswith(b"POST /v1/chat/completions")
         sent = json.loads(body)
         assert sent["stream"] and sent["stream_options"] == {"include_usage": True}
         assert (sent["temperature"], sent["max_tokens"]) == (0.0, 2)
         assert sent["messages"][0]["content"].startswith("003.")
 
 
-class TestCold:
-    def test_a_fresh_process_is_timed(self, bundle):
-        assert isinstance(cold_start(bundle[1], ["--precision", "fp32"]), float)
-
-    def test_one_that_fails_or_takes_too_long_is_told(self, bundle, tmp_path):
-        with pytest.raises(InvalidInput, match="ended with 2: error: .*no such file or folder"):
-            cold_start(tmp_path / "nothing", [])
-        with pytest.raises(InvalidInput, match="within 0 s; --no-cold"):
-            cold_start(bundle[1], [], timeout=0.01)
+def test_a_cold_start_that_fails_or_takes_too_long_is_told(tmp_path):
+    with pytest.raises(InvalidInput, match="ended with 2: error: .*no such file or folder"):
+        cold_start(tmp_path / "nothing", [])
+    with pytest.raises(InvalidInput, match="within 0 s; --no-cold"):
+        cold_start(tmp_path / "nothing", [], timeout=0.01)

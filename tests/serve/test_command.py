@@ -9,12 +9,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 
 from _command import ane_book, refused, start
 from _gates import bare, chat, until
 from _patience import HANGING
-from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 import httpx
 import pytest
@@ -137,13 +135,12 @@ def test_stdin_takes_both_forms(talker):
     ids = session.encode("Hello")
     expected = session.generate(ids, max_tokens=5)
     lines = f'{" ".join(map(str, ids))}|5\n\n{{"prompt": "Hello", "max_tokens": 5}}\nwhat?\n'
-    process = start("serve", str(talker.path), "--stdin", "--precision", "fp32")
-    out, err = process.communicate(lines, timeout=HANGING)
-    first, second, third = out.splitlines()
-    assert first == " ".join(map(str, expected.token_ids)), err
+    done = ane_book("serve", talker.path, "--stdin", "--precision", "fp32", input=lines)
+    first, second, third = done.stdout.splitlines()
+    assert first == " ".join(map(str, expected.token_ids)), done.stderr
     assert json.loads(second)["text"] == expected.text
     assert "token ids like" in json.loads(third)["error"]["message"]
-    assert process.returncode == 0
+    assert done.returncode == 0
 
 
 @pytest.mark.long
@@ -159,9 +156,6 @@ def test_a_model_on_a_cluster_of_two_nodes(begin, talker):
 
 
 class TestRefusedAtTheStart:
-    def test_an_address_for_others_without_a_key(self, talker):
-        assert "give an API key" in refused("serve", str(talker.path), "--host", "0.0.0.0")
-
     @pytest.mark.parametrize("key", ["", " ", "two words", "zażółć"])
     @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
     def test_a_key_that_nobody_could_show(self, talker, host, key):
@@ -169,66 +163,34 @@ class TestRefusedAtTheStart:
         said = refused("serve", str(talker.path), "--host", host, "--api-key", key)
         assert "the API key is empty, or has other signs" in said
 
+    def test_a_port_that_is_taken(self, talker):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = str(other.getsockname()[1])
+            said = refused("serve", talker.path, "--port", port)
+        assert f":{port} cannot be listened on" in said
+
     @pytest.mark.parametrize("seconds", ["inf", "1e400"])
     def test_a_limit_without_end(self, seconds):
         done = ane_book("serve", "nothing", "--timeout", seconds)
         assert done.returncode == 2 and "less than or equal to 1000000" in done.stderr
 
-    @pytest.mark.parametrize("origin", ["example.org", "http://", "https://example.org/page"])
-    def test_an_origin_that_no_browser_sends(self, talker, origin):
-        said = refused("serve", str(talker.path), "--cors", origin)
-        assert f"--cors {origin}" in said and "http://localhost:3000" in said
-
-    def test_two_models_of_one_name(self, talker):
-        said = refused("serve", str(talker.path), str(talker.path))
-        assert "give each a name of its own, such as" in said
-
-    def test_a_model_beyond_the_limit(self, talker):
-        said = refused("serve", str(talker.path), "--memory", "1KB")
-        assert "bytes, more than the limit of 1,000 (--memory)" in said
-
-    @pytest.mark.parametrize("limit", ["", "many", "9" * 400])
-    def test_a_limit_that_is_no_size(self, talker, limit):
-        assert "error:" in refused("serve", str(talker.path), "--memory", limit)
-
-    def test_a_port_that_is_taken(self, talker):
-        with socket.create_server(("127.0.0.1", 0)) as other:
-            port = str(other.getsockname()[1])
-            assert f":{port} cannot be listened on" in refused(
-                "serve", str(talker.path), "--port", port
-            )
-
-    def test_a_backend_that_cannot_be_before_a_model_is_looked_at(self):
-        said = refused("serve", "nothing", "--backend", "coreml", "--precision", "fp32")
-        assert "precision 'fp32' needs the \"mil\" backend" in said
-
-    def test_a_socket_in_no_folder_before_a_model_is_looked_at(self, tmp_path):
-        path = tmp_path / "nowhere" / "s"
-        assert f"there is no folder {path.parent}" in refused("serve", "nothing", "--socket", path)
-
-    def test_stdin_of_an_encoder_before_it_is_converted(self):
-        said = refused("serve", "all-minilm-l6-v2", "--stdin")
-        assert "--stdin takes one model, which generates text" in said
-
-    def test_a_socket_where_nothing_generates_text_before_it_is_converted(self, tmp_path):
-        said = refused("serve", "all-minilm-l6-v2", "--socket", str(tmp_path / "s"))
-        assert "--socket takes a model that generates text" in said
-
-    def test_stdin_beside_a_socket(self, talker, tmp_path):
-        said = refused("serve", str(talker.path), "--stdin", "--socket", str(tmp_path / "s"))
-        assert "leave --socket out" in said
-
-    def test_a_name_without_a_model(self):
-        assert "x= names no model; write x=MODEL" in refused("serve", "x=")
-
-    def test_no_model(self):
-        assert "nothing" in refused("serve", "nothing")
-
-    def test_without_the_extra(self, talker, monkeypatch):
-        from ane_serve.cli.serve import serve
-
-        module = sys.modules["ane_serve.cli.serve"]
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
-        absent = "fastapi, uvicorn and prometheus-client are missing"
-        with pytest.raises(InvalidInput, match=rf"to serve, run `.* -e \./ane_serve`; {absent}"):
-            serve([str(talker.path)])
+    @pytest.mark.parametrize(("options", "says"), [
+        ("MODEL --host 0.0.0.0", "give an API key"),
+        ("MODEL --cors example.org", "--cors example.org"),
+        ("MODEL --cors http://", "http://localhost:3000"),
+        ("MODEL --cors https://example.org/page", "--cors https://example.org/page"),
+        ("MODEL MODEL", "give each a name of its own, such as"),
+        ("MODEL --memory 1KB", "bytes, more than the limit of 1,000 (--memory)"),
+        ("MODEL --memory many", "'many' is not a size"),
+        (f"MODEL --memory {'9' * 400}", "error:"),
+        ("MODEL --stdin --socket s", "leave --socket out"),
+        ("x=", "x= names no model; write x=MODEL"),
+        ("nothing", "nothing"),
+        # Before a model is looked at, or converted.
+        ("nothing --backend coreml --precision fp32", "'fp32' needs the \"mil\" backend"),
+        ("nothing --socket nowhere/s", "there is no folder nowhere"),
+        ("all-minilm-l6-v2 --stdin", "--stdin takes one model, which generates text"),
+        ("all-minilm-l6-v2 --socket s", "--socket takes a model that generates text"),
+    ])  # fmt: skip
+    def test_what_will_not_do(self, talker, options, says):
+        assert says in refused("serve", *options.replace("MODEL", str(talker.path)).split())

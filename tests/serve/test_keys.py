@@ -3,11 +3,12 @@
 import json
 
 from _command import refused
-from _gates import Held, bare, chat
+from _gates import Held, ask, bare, chat
 from _patience import HANGING, until
 from _serving import serving
 from ane_book.errors import InvalidInput
 from ane_serve import keys
+from ane_serve.app import create_app
 from ane_serve.keys import Key, read_keys
 import httpx
 import pytest
@@ -21,7 +22,6 @@ running = 1
 key = "barley"
 minute = 2
 """
-CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture
@@ -29,12 +29,6 @@ def file(tmp_path):
     path = tmp_path / "keys.toml"
     path.write_text(FILE)
     return path
-
-
-def ask(address: str, shown: str, **asked) -> httpx.Response:
-    headers = {"authorization": f"Bearer {shown}"}
-    body = chat(**{"max_tokens": 1} | asked)
-    return httpx.post(address + CHAT, json=body, headers=headers, timeout=HANGING)
 
 
 def test_a_minute_has_so_many_requests(models, file, monkeypatch):
@@ -101,10 +95,8 @@ def test_a_file_that_is_wrong_is_refused_by_its_place(file, text, says):
 
 def test_two_names_of_one_key_are_refused(models):
     same = [Key("a", "sesame"), Key("b", "sesame")]
-    with pytest.raises(InvalidInput, match="a and b have the same API key"), serving(
-        *models, keys=same
-    ):
-        pass
+    with pytest.raises(InvalidInput, match="a and b have the same API key"):
+        create_app(list(models), keys=same)
 
 
 def test_the_command_reads_the_file_and_opens_other_addresses_with_it(talker, file):

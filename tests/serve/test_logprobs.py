@@ -7,7 +7,6 @@ from _command import chatty_copy
 from _scripted import scripted
 from _serving import serving
 from ane_book.bundle import Bundle
-import openai
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers
 
@@ -33,7 +32,7 @@ def sentence_piece(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module", params=["byte level", "SentencePiece"])
-def client(request, tiny_bundle, tmp_path_factory):
+def address(request, tiny_bundle, tmp_path_factory):
     """A server of a model that says ANSWER."""
     wide = (("head_dim", 64), ("vocab_size", 263))
     made = tiny_bundle("llama", wide, head_rows=100, context=128, prefill=16)[1]
@@ -45,12 +44,8 @@ def client(request, tiny_bundle, tmp_path_factory):
     end = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("<|end|>")
     manifest["tokenizer"]["eos_token_ids"] = [end]
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    model = scripted(Bundle.open(folder), "talker", lambda _: ANSWER)
-    with (
-        serving(model) as address,
-        openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
-    ):
-        yield client
+    with serving(scripted(Bundle.open(folder), "talker", lambda _: ANSWER)) as address:
+        yield address
 
 
 def said(tokens) -> str:

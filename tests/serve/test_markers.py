@@ -7,12 +7,12 @@ The model is scripted (`_scripted`), and spells a marker where it is asked to.
 import json
 import re
 
+from _long import long_but
 from _scripted import scripted, talking
 from _serving import serving
 from _tool_templates import TOOL_TEMPLATES, written
 from ane_serve.tools.tools import tool_form
 import jsonschema
-import openai
 import pytest
 
 KINDS = ["special", "added", "text"]
@@ -32,6 +32,9 @@ def markers(family: str) -> list[str]:
 
 CASES = [(family, kind) for family in TOOL_TEMPLATES if family != "lfm2.5"  # as lfm2
          for kind in (KINDS if markers(family) else ["text"])]  # fmt: skip
+#: `test_tools_served.py` has each family's own kind.
+QUICK = [case for case in CASES if case[0] == "qwen2.5" or case[1] == "added"]
+OF_EACH_KIND = pytest.mark.parametrize(("family", "kind"), long_but(CASES, *QUICK))
 
 
 def spelled(text: str, most: int) -> str:
@@ -55,30 +58,9 @@ def says(prompt: str) -> str:
     return text + (spelled(call, kind == "added") if "spelled" in asked else call)
 
 
-@pytest.fixture(scope="module")
-def bundle(tiny_bundle):
-    changes = (("max_position_embeddings", 1024), ("vocab_size", 266))
-    return tiny_bundle("llama", changes, kv="state", context=1024, prefill=64)[1]
-
-
 def made(bundle, folder, kind: str, template: str, marks: list[str]):
     special, added = (marks if kind == each else [] for each in ("special", "added"))
     return talking(bundle, folder, template, special, added)
-
-
-@pytest.fixture(scope="module")
-def client(bundle, tmp_path_factory):
-    """A server of a model of each family, with markers of each kind."""
-    models = []
-    for family, kind in CASES:
-        folder, template = tmp_path_factory.mktemp("markers"), TOOL_TEMPLATES[family]
-        talks = made(bundle, folder, kind, f"{family} {kind}|{template}", markers(family))
-        models.append(scripted(talks, f"{family} {kind}", says))
-    with (
-        serving(*models) as address,
-        openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
-    ):
-        yield client
 
 
 def asked(family: str, kind: str, text: str, choice="auto") -> dict:
@@ -93,7 +75,7 @@ def said(message) -> tuple:
     return (message.content or "").strip(), call.function.name, json.loads(call.function.arguments)
 
 
-@pytest.mark.parametrize(("family", "kind"), CASES)
+@OF_EACH_KIND
 def test_calls_with_markers_of_each_kind(client, family, kind):
     ask = client.chat.completions.create
     call, text = ("weather", {"city": "Rome"}), "" if family == "llama-3.1" else "I look."
@@ -107,7 +89,7 @@ def test_calls_with_markers_of_each_kind(client, family, kind):
         assert said(stream.get_final_completion().choices[0].message) == (text, *call)
 
 
-@pytest.mark.parametrize(("family", "kind"), CASES)
+@OF_EACH_KIND
 @pytest.mark.parametrize("how", ["Wrong", "Wrong spelled"])
 def test_a_call_that_leaves_its_schema_is_held_to_it(client, family, kind, how):
     choice = client.chat.completions.create(**asked(family, kind, how)).choices[0]
@@ -122,6 +104,7 @@ THINKERS = [f"{kind} {begin} {place}" for kind in KINDS for begin in TAGS
             for place in ("prompt", "answer")]  # fmt: skip
 WAYS = [(name, how) for name in THINKERS
         for how in ("thinks", "thinks spelled")[: 2 - name.startswith("text")]]  # fmt: skip
+USUAL = [way for way in WAYS if "<think>" in way[0]] + [("special [THINK] answer", "thinks")]
 
 
 def thinks(prompt: str) -> str:
@@ -137,20 +120,22 @@ def thinks(prompt: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def thinking(bundle, tmp_path_factory):
-    """A server of models that think; the name of each says of what kind its tags are."""
+def address(roomy, tmp_path_factory):
+    """A server of models, whose names say of what kind their markers or their tags are: of each
+    family, and such that think."""
     models = []
+    for family, kind in CASES:
+        folder, template = tmp_path_factory.mktemp("markers"), TOOL_TEMPLATES[family]
+        talks = made(roomy, folder, kind, f"{family} {kind}|{template}", markers(family))
+        models.append(scripted(talks, f"{family} {kind}", says))
     for name in THINKERS:
         kind, begin, place = name.split()
         template = f"{name}|{TOOL_TEMPLATES['qwen2.5']}{begin if place == 'prompt' else ''}"
         marks = [begin, TAGS[begin], *markers("qwen2.5")]
         folder = tmp_path_factory.mktemp("thinking")
-        models.append(scripted(made(bundle, folder, kind, template, marks), name, thinks))
-    with (
-        serving(*models) as address,
-        openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
-    ):
-        yield client
+        models.append(scripted(made(roomy, folder, kind, template, marks), name, thinks))
+    with serving(*models) as address:
+        yield address
 
 
 def thought(client, name: str, text: str, **how):
@@ -166,20 +151,19 @@ def thought(client, name: str, text: str, **how):
     return found
 
 
-@pytest.mark.parametrize(("name", "how"), WAYS)
-def test_a_thought_ends_and_is_apart(thinking, name, how):
-    assert thought(thinking, name, how).content == "Rome."
-
-
-@pytest.mark.parametrize(("name", "how"), [way for way in WAYS if "prompt" in way[0]])
-def test_a_form_is_kept_behind_a_thought(thinking, name, how):
-    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
-    found = thought(thinking, name, f"JSON {how}", response_format=form)
-    assert found.content == '{"city": "Rome"}'
-
-
-@pytest.mark.parametrize(("name", "how"), WAYS)
-def test_a_thought_that_names_a_marker_calls_nothing(thinking, name, how):
-    """Only what comes behind it does."""
-    found = thought(thinking, name, f"Call {how}", tools=TOOLS)
+@pytest.mark.parametrize(("name", "how"), long_but(WAYS, *USUAL))
+def test_a_thought_ends_and_is_apart(client, name, how):
+    """And where it names a marker, only what comes behind it is a call."""
+    assert thought(client, name, how).content == "Rome."
+    found = thought(client, name, f"Call {how}", tools=TOOLS)
     assert said(found) == ("", "weather", {"city": "Rome"})
+
+
+IN_PROMPTS = [way for way in WAYS if "prompt" in way[0]]
+
+
+@pytest.mark.parametrize(("name", "how"), long_but(IN_PROMPTS, *USUAL))
+def test_a_form_is_kept_behind_a_thought(client, name, how):
+    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+    found = thought(client, name, f"JSON {how}", response_format=form)
+    assert found.content == '{"city": "Rome"}'

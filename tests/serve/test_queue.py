@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 import json
 
-from _gates import Held, bare, chat, until
+from _gates import CHAT, Held, ask, bare, chat, until
 from _long import long_but
 from _patience import HANGING
 from _serving import served, serving
@@ -14,8 +14,6 @@ from ane_serve.app import create_app
 from ane_serve.pool import bundle_model
 import httpx
 import pytest
-
-CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture
@@ -54,7 +52,7 @@ def test_requests_of_32_clients_get_their_own_answers(talker, requests):
         body = {"messages": messages, **sampling}
         expected[i] = body, session.generate(messages, **sampling).text
 
-    async def ask(client: httpx.AsyncClient, number: int, turn: asyncio.Semaphore) -> None:
+    async def ask_one(client: httpx.AsyncClient, number: int, turn: asyncio.Semaphore) -> None:
         body, text = expected[number % len(expected)]
         async with turn:
             found = (await client.post(CHAT, json=body)).json()
@@ -64,7 +62,7 @@ def test_requests_of_32_clients_get_their_own_answers(talker, requests):
         turn = asyncio.Semaphore(32)
         limits = httpx.Limits(max_connections=32)
         async with httpx.AsyncClient(base_url=address, limits=limits, timeout=HANGING) as client:
-            await asyncio.gather(*(ask(client, number, turn) for number in range(requests)))
+            await asyncio.gather(*(ask_one(client, number, turn) for number in range(requests)))
 
     with serving(bundle_model(talker, "talker")) as address:
         asyncio.run(ask_all(address))
@@ -77,16 +75,12 @@ def test_requests_of_32_clients_get_their_own_answers(talker, requests):
 
 class TestBound:
     def test_who_does_not_fit_is_told_when_to_come_again(self, app, address, held):
-        with (
-            ThreadPoolExecutor(3) as pool,
-            httpx.Client(base_url=address, timeout=HANGING) as client,
-        ):
-            asked = [pool.submit(client.post, CHAT, json=chat())]
-            busy(app, 0)
-            for waiting in (1, 2):
-                asked.append(pool.submit(client.post, CHAT, json=chat()))
+        with ThreadPoolExecutor(3) as pool:
+            asked = []
+            for waiting in range(3):
+                asked.append(pool.submit(ask, address))
                 busy(app, waiting)
-            refused = client.post(CHAT, json=chat())
+            refused = ask(address)
             assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
             assert refused.json()["error"]["type"] == "rate_limit_error"
             held.let()
@@ -97,10 +91,7 @@ class TestBound:
     def test_a_deadline_ends_what_waits_and_what_runs(self, held):
         app = create_app([held.model], seconds=0.5)
         with served(app) as address, ThreadPoolExecutor(2) as pool:
-            asked = [
-                pool.submit(httpx.post, address + CHAT, json=chat(), timeout=HANGING)
-                for _ in range(2)
-            ]
+            asked = [pool.submit(ask, address) for _ in range(2)]
             for response in (each.result() for each in asked):
                 assert response.status_code == 504
                 assert "within 0.5 s" in response.json()["error"]["message"]
@@ -141,7 +132,7 @@ class TestGone:
         held.let()
         idle(app)
         assert held.calls <= 9
-        assert httpx.post(address + CHAT, json=chat(), timeout=HANGING).status_code == 200
+        assert ask(address).status_code == 200
 
     def test_in_the_middle_of_a_long_prompt(self, app, address, held):
         with bare(address, chat("x" * 90)):  # six calls of 16
@@ -165,8 +156,7 @@ class TestGone:
         held.let()
         with bare(address, chat(stream=True, n=8, max_tokens=100), buffer=4096) as client:
             idle(app)  # 200 KB of chunks are made, and not one was read
-            found = httpx.post(address + CHAT, json=chat(), timeout=HANGING)
-            assert found.status_code == 200
+            assert ask(address).status_code == 200
             text = b""
             while b"[DONE]" not in text:
                 text += client.recv(1 << 16)
@@ -175,11 +165,8 @@ class TestGone:
     def test_half_a_request_holds_nothing(self, held, monkeypatch):
         held.let()
         monkeypatch.setattr("ane_serve.app.BODY_S", 0.5)
-        with (
-            serving(held.model) as address,
-            bare(address, chat(), part=0.5) as client,
-        ):
-            assert httpx.post(address + CHAT, json=chat(), timeout=HANGING).status_code == 200
+        with serving(held.model) as address, bare(address, chat(), part=0.5) as client:
+            assert ask(address).status_code == 200
             assert b"408 " in client.recv(4096).splitlines()[0]
 
 
@@ -188,15 +175,11 @@ class TestModels:
         models = [bundle_model(talker, name) for name in "abc"]
         expected = [["a"], ["a", "b"], ["b", "a"], ["a", "c"], ["c", "b"]]
         memory = round(2.5 * models[0].bytes)
-        with (
-            serving(*models, memory=memory) as address,
-            httpx.Client(base_url=address, timeout=HANGING) as client,
-        ):
+        with serving(*models, memory=memory) as address:
 
             def loaded(name: str) -> list[str]:
-                found = client.post(CHAT, json=chat(model=name, max_tokens=1), timeout=HANGING)
-                assert found.status_code == 200
-                return client.get("/health").json()["loaded"]
+                assert ask(address, model=name, max_tokens=1).status_code == 200
+                return httpx.get(f"{address}/health", timeout=HANGING).json()["loaded"]
 
             assert [loaded(name) for name in "abacb"] == expected
 
@@ -204,10 +187,9 @@ class TestModels:
         other = bundle_model(talker, "other")
         app = create_app([held.model, other], memory=round(1.5 * other.bytes), slots=2)
         with served(app) as address, ThreadPoolExecutor(2) as pool:
-            first = pool.submit(httpx.post, address + CHAT, json=chat(), timeout=HANGING)
+            first = pool.submit(ask, address)
             held.wait()
-            body = chat(model="other")
-            second = pool.submit(httpx.post, address + CHAT, json=body, timeout=HANGING)
+            second = pool.submit(ask, address, model="other")
             until(lambda: app.state.jobs.running == 2)
             assert app.state.jobs.pool.loaded() == ["talker"] and not second.done()
             held.let()

@@ -9,7 +9,7 @@ from _serving import serving
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
-from ane_serve.pool import adapted_models, bundle_model
+from ane_serve.pool import Pool, adapted_models, bundle_model
 import openai
 import pytest
 
@@ -39,12 +39,9 @@ def served(slotted):
 
 
 @pytest.fixture(scope="module")
-def client(served):
-    with (
-        serving(*served, waiting=1000) as address,
-        openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
-    ):
-        yield client
+def address(served):
+    with serving(*served, waiting=1000) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +103,6 @@ def test_models_have_names_and_fingerprints_of_their_own(client, served):
 
 
 def test_one_session_serves_them_all(served):
-    from ane_serve.pool import Pool
-
     pool = Pool(served, memory=served[0].bytes)
     slots = []
     for model in served:

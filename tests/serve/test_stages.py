@@ -224,13 +224,11 @@ class TestPlan:
             split(ane_book.plan("smollm2-135m-instruct"), 0)
 
 
-@pytest.mark.parametrize(
-    "family, said",
-    [
-        ("gemma4_text", "for which the machines of a cluster have no table"),
-        ("qwen3_5_text", "its layers have a memory, of which a cluster keeps no"),
-    ],
-)
+@pytest.mark.parametrize(("family", "said"), [
+    pytest.param("gemma4_text", "for which the machines of a cluster have no table",
+                 marks=pytest.mark.long),
+    ("qwen3_5_text", "its layers have a memory, of which a cluster keeps no"),
+])  # fmt: skip
 def test_layers_that_no_stage_can_run_are_refused(tiny_bundle, family, said):
     pytest.importorskip("ray")
     from ane_serve.cluster.pipeline import ClusterPipeline

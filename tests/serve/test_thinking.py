@@ -36,20 +36,15 @@ def says(prompt: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def bundles(tiny_bundle, tmp_path_factory):
-    changes = (("max_position_embeddings", 1024), ("vocab_size", 261))
-    bundle = tiny_bundle("llama", changes, kv="state", context=512, prefill=64)[1]
-    return {name: talking(bundle, tmp_path_factory.mktemp("thinking"), template, [])
+def bundles(roomy, tmp_path_factory):
+    return {name: talking(roomy, tmp_path_factory.mktemp("thinking"), template, [])
             for name, template in TEMPLATES.items()}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def client(bundles):
-    with (
-        serving(*(scripted(bundle, name, says) for name, bundle in bundles.items())) as address,
-        openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
-    ):
-        yield client
+def address(bundles):
+    with serving(*(scripted(bundle, name, says) for name, bundle in bundles.items())) as address:
+        yield address
 
 
 def chat(client, model: str, **how):

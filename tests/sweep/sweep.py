@@ -11,45 +11,40 @@ lines as it is made: the same command goes on where it was stopped.
 
 import argparse
 from collections import Counter
-from datetime import UTC, datetime
+from importlib.metadata import version
 import json
 import logging
 from pathlib import Path
-import platform
-import subprocess
 import sys
 import tempfile
 import traceback
 import warnings
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests"))
+sys.path += [str(ROOT / folder) for folder in ("tests", "benchmarks")]
 
 from _against import EXACT, GOOD, TURNED, judge, record  # noqa: E402
 from _cases import Case, draw  # noqa: E402
+import _common  # noqa: E402
 
-RECORD = ROOT / "research" / "measurements" / "sweep.json"
 BY = ("family", "scaling", "kv", "quant", "partition", "experts", "prefill", "mode", "precision")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Odd checkpoints against transformers.")
     parser.add_argument("--cases", type=int, default=300, help="checkpoints; each has 8 runs")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, nargs="+", help="these cases only; nothing is written")
-    parser.add_argument("--records", type=Path, help="by default build/sweep-SEED.jsonl")
     options = parser.parse_args()
     quiet()
     if options.only:
         for number in options.only:
             print(json.dumps(runs_of(draw(options.seed, number)), indent=1))
         return 0
-    lines = options.records or ROOT / "build" / f"sweep-{options.seed}.jsonl"
-    cases = range(options.first, options.first + options.cases)
-    records = sweep(cases, options.seed, lines)
+    lines = ROOT / "build" / f"sweep-{options.seed}.jsonl"
+    records = sweep(range(options.cases), options.seed, lines)
     result = summary(records, options.seed)
-    RECORD.write_text(json.dumps(result, indent=1) + "\n")
+    _common.record("sweep", result)
     print_table(result)
     return 1 if result["outcomes"].get("miss") else 0
 
@@ -100,10 +95,8 @@ def summary(records: list[dict], seed: int) -> dict:
     half = [own for own in ran if own["precision"] == "fp16"]
     turned = sum(own.get("turned", 0) for own in half)
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
-        "machine": machine(),
         "seed": seed,
+        "transformers": version("transformers"),
         "checkpoints": len({own["case"] for own in records}),
         "runs": len(records),
         "seconds": round(sum(own.get("seconds", 0) for own in records), 1),
@@ -124,31 +117,6 @@ def counted(records: list[dict], key: str) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def commit() -> str:
-    """The commit of main that this is made on, with a + where there is more."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", *arguments]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-
-    base, head = git("merge-base", "HEAD", "main"), git("rev-parse", "HEAD")
-    more = base != head or git(
-        "status", "--porcelain", "--untracked-files=no", "ane_book", "mlprogram"
-    )
-    return base[:8] + "+" * bool(more)
-
-
-def machine() -> dict:
-    import coremltools
-    import numpy
-    import torch
-    import transformers
-
-    versions = {m.__name__: m.__version__ for m in (torch, transformers, numpy, coremltools)}
-    return {"system": platform.system(), "python": platform.python_version()} | versions
-
-
 def print_table(result: dict) -> None:
     for key in ("outcomes", *BY):
         row = "  ".join(f"{name} {count:,}" for name, count in result[key].items())
@@ -156,8 +124,7 @@ def print_table(result: dict) -> None:
     print(
         f"{result['runs']:,} runs of {result['checkpoints']:,} checkpoints, "
         f"{result['seconds']:,} s; largest error {result['largest fp32 error']:.1e} in fp32, "
-        f"least cosine {result['least fp16 cosine']:.5f} in fp16; "
-        f"written: research/measurements/{RECORD.name}"
+        f"least cosine {result['least fp16 cosine']:.5f} in fp16"
     )
 
 

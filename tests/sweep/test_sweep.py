@@ -1,7 +1,6 @@
 """A few cases of `make sweep`, and that it would notice what it looks for."""
 
 from dataclasses import replace
-import json
 
 import _against
 from _against import EXACT, compare, judge
@@ -9,7 +8,6 @@ from _cases import FAMILIES, SHARED, draw
 from _long import long_but
 import numpy as np
 import pytest
-from sweep import summary, sweep
 
 ROUND = SHARED * len(FAMILIES)
 
@@ -23,12 +21,6 @@ def case(family: str, **wanted):
 
 def short(found):
     return replace(found, runs=found.runs[:3])
-
-
-def test_a_case_is_the_same_whenever_it_is_drawn():
-    assert draw(3, 17) == draw(3, 17) != draw(4, 17)
-    assert json.loads(json.dumps(draw(3, 17).facts())) == draw(3, 17).facts()
-    assert {draw(0, i).family for i in range(ROUND)} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("family", long_but(["hunyuan_v1_dense", "phi3"], "phi3"))
@@ -70,30 +62,3 @@ def test_a_token_of_a_near_tie_is_no_miss():
     assert off["outcome"] == "miss" and off["error"] == pytest.approx(3 * EXACT)
     assert compare(expected * np.nan, expected, "fp32")["outcome"] == "miss"
     assert compare(expected * [[1, 1, -1]], expected, "fp16")["outcome"] == "miss"
-
-
-def test_half_precision_may_choose_another_expert_for_a_token_in_twenty():
-    expected = np.eye(40)
-    found = expected.copy()
-    found[:2] = found[1::-1]
-    choice = compare(found, expected, "fp16", mixture=True)
-    assert (choice["outcome"], choice["turned"], choice["cosine"]) == ("tie", 2, 0.0)
-    assert compare(found, expected, "fp16")["outcome"] == "miss"
-    found[2] = found[3]
-    assert compare(found, expected, "fp16", mixture=True)["outcome"] == "miss"
-    assert compare(found * np.nan, expected, "fp16", mixture=True)["outcome"] == "miss"
-
-
-def test_it_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
-    asked = []
-
-    def judged(drawn, folder):
-        asked.append(drawn.number)
-        return [_against.record(drawn, 0, "right", error=0.0, ties=0, cosine=1.0, seconds=1.0)]
-
-    monkeypatch.setattr("sweep.judge", judged)
-    sweep(range(2), 0, tmp_path / "lines.jsonl")
-    found = sweep(range(1, 4), 0, tmp_path / "lines.jsonl")
-    assert asked == [0, 1, 2, 3] and [own["case"] for own in found] == [1, 2, 3]
-    counts = summary(found, 0)
-    assert counts["runs"] == counts["checkpoints"] == 3 and counts["outcomes"] == {"right": 3}

@@ -7,7 +7,7 @@ import random
 
 from _smollm2_tokenizer import smollm2
 from ane_book.reference import find_reference
-from ane_book.text.shapes import SPLITS
+from swift_tables.shapes import SPLITS
 from tokenizers import (
     AddedToken,
     Regex,

@@ -10,9 +10,9 @@ import tomllib
 from ane_book.errors import InvalidInput
 from ane_book.text.layout import ChatSegments
 from ane_book.text.process import TextProcess
-from ane_book.text.segments import find_segments, join_segments, random_conversations
 from ane_book.text.template import render
 import pytest
+from swift_tables.segments import find_segments, join_segments, random_conversations
 
 FOLDER = Path(__file__).parents[1] / "text" / "templates"
 TEMPLATES = tomllib.loads((FOLDER / "templates.toml").read_text(encoding="utf-8"))

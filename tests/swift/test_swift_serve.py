@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 import json
 import re
-import shutil
 import socket
 import subprocess
 
@@ -159,19 +158,6 @@ def test_openais_client(address, session, name):
         assert [model.id for model in client.models.list()] == [name]
         with pytest.raises(openai.NotFoundError, match="'gpt-9' does not exist"):
             client.chat.completions.create(**ask | {"model": "gpt-9"})
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_the_sources_curl_line(address, session):
-    line = """curl http://localhost:8000/v1/completions \\
--H "Content-Type: application/json" \\
--d '{"prompt": "What is 2+2?", "max_tokens": 50}'"""
-    line = line.replace("localhost:8000", address.removeprefix("http://"))
-    done = subprocess.run(["sh", "-c", line], capture_output=True, check=True)
-    found, expected = json.loads(done.stdout), session.generate("What is 2+2?", max_tokens=50)
-    assert (found["text"], found["gen_tokens"]) == (expected.text, 50)
-    assert found["prompt_tokens"] == expected.prompt_tokens
-    assert all(found[key] > 0 for key in ("prefill_tps", "decode_tps", "elapsed_s"))
 
 
 def test_32_clients_get_their_own_answers(address, session):

@@ -11,9 +11,9 @@ import os
 import random
 import subprocess
 
-from ane_book.text.packed import packed_tokenizer
-from ane_book.text.shapes import SPLITS
 import pytest
+from swift_tables.packed import packed_tokenizer
+from swift_tables.shapes import SPLITS
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 RANDOM = int(os.environ.get("SPLITTER_TEXTS", "2500"))
@@ -27,21 +27,8 @@ CLASSES = [
     "\ue000\ufffd\U0010ffff", "\u0378",
 ]  # fmt: skip
 PIECES = [
-    "'s",
-    "'S",
-    "'ſ",
-    "'re",
-    "'LL",
-    "'d",
-    "n't",
-    " 12",
-    "1234",
-    "  \n",
-    "\n\n ",
-    " a",
-    "//",
-    "__",
-]
+    "'s", "'S", "'ſ", "'re", "'LL", "'d", "n't", " 12", "1234", "  \n", "\n\n ", " a", "//", "__",
+]  # fmt: skip
 
 
 def samples(seed: int) -> list[str]:

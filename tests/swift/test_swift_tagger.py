@@ -11,6 +11,7 @@ from ane_book.bundle import Bundle
 from ane_book.runtime import Tagger
 import pytest
 from scores import read_examples
+from swift_tables import add_tables
 from test_swift_session import EXECUTOR, swift
 
 HELD_OUT = Path(__file__).parents[2] / "research" / "train" / "held_out.jsonl"
@@ -74,6 +75,7 @@ def test_random_filters_whose_labels_are_many(anebook, tagger, recipe):
 def test_the_command_and_what_it_refuses(anebook, small, tagger, tiny_bundle):
     text = "Write to ann@example.org, or call +48 600 100 200."
     expected = ane_book.load("privacy-filter-small", backend="mil").redact(text)
+    add_tables(small)
     command = [*anebook, "redact", str(small.path), text, "--executor", EXECUTOR]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == expected.text + "\n" and "<PRIVATE_EMAIL>" in expected.text

@@ -8,15 +8,17 @@ import random
 import subprocess
 
 from _families import MAKERS, family, texts
+from _long import long_but
 from ane_book.errors import UnsupportedModel
 from ane_book.runtime.streaming import TextStream
-from ane_book.text.packed import packed_tokenizer
 import pytest
+from swift_tables.packed import packed_tokenizer
 from tokenizers import Tokenizer
 
 FEW = 300
 #: Of each family; TOKENIZER_TEXTS=10000 takes half an hour.
 MANY = int(os.environ.get("TOKENIZER_TEXTS", "1000"))
+COUNTS = long_but((FEW, MANY), FEW)
 STOPS = ((), ("nn", "the"), ("\ufffd", "。 ", "ab"), ("",))
 
 
@@ -63,9 +65,11 @@ def compare(questions: list, replies: list, expected: list) -> None:
     )
 
 
-def hold_to_reference(ask, name: str, samples: list[str]) -> None:
-    """Compare ids, with special tokens and without, and the texts that they become again."""
-    right = reference(name)
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name", MAKERS)
+def test_ids_and_texts(ask, name, count):
+    """Ids, with special tokens and without, and the texts that they become again."""
+    right, samples = reference(name), texts(count, seed=count)
     for special in (False, True):
         ids = [e.ids for e in right.encode_batch(samples, add_special_tokens=special)]
         replies = ask(name, [{"text": text, "special": special} for text in samples])
@@ -74,9 +78,11 @@ def hold_to_reference(ask, name: str, samples: list[str]) -> None:
     compare(ids, [reply["text"] for reply in replies], right.decode_batch(ids))
 
 
-def hold_streams(ask, name: str, samples: list[str]) -> None:
-    """Compare streams of the ids of texts and of ids at random, which are broken text."""
-    right, draw = reference(name), random.Random(3)
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name", MAKERS)
+def test_streams(ask, name, count):
+    """Of the ids of texts, and of ids at random, which are broken text."""
+    right, draw, samples = reference(name), random.Random(3), texts(count, seed=count + 1)
     size = right.get_vocab_size()
     streams = [e.ids for e in right.encode_batch(samples)]
     for _ in samples:
@@ -93,28 +99,6 @@ def hold_streams(ask, name: str, samples: list[str]) -> None:
     compare(requests, ask(name, requests), expected)
     replies = ask(name, [{"ids": one} for one in streams])
     compare(streams, [reply["text"] for reply in replies], right.decode_batch(streams))
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_ids_and_texts(ask, name):
-    hold_to_reference(ask, name, texts(FEW))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", MAKERS)
-def test_ids_and_texts_of_many(ask, name):
-    hold_to_reference(ask, name, texts(MANY, seed=2))
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_streams(ask, name):
-    hold_streams(ask, name, texts(FEW, seed=4))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", MAKERS)
-def test_streams_of_many(ask, name):
-    hold_streams(ask, name, texts(MANY, seed=5))
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ A child process with a limit of memory opens them (`_judge.py`); more than 30 se
 
 import argparse
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 import json
 import os
@@ -69,22 +70,19 @@ class Judge:
             return process.wait()
 
 
-def run(cases: list[int], seed: int, folder: Path) -> list[dict]:
+def run(cases: Iterable[int], seed: int, folder: Path, judge: Judge) -> list[dict]:
     """Damage and judge, case by case; a case is the same every time."""
     (folder / "sound").mkdir()
     make(folder / "sound")
-    sources, judge, results = sorted((folder / "sound").iterdir()), Judge(), []
-    try:
-        for source in sources:
-            if (found := judge(source))["outcome"] != "ran":
-                raise SystemExit(f"{source.name} is to be sound: {found}")
-        for case in cases:
-            rng = Random(f"{seed} {case}")
-            source, path = rng.choice(sources), folder / f"case-{case}"
-            kind = damage(source, path, rng)
-            results.append({"case": case, "source": source.name, "kind": kind} | judge(path))
-    finally:
-        judge.stop()
+    sources, results = sorted((folder / "sound").iterdir()), []
+    for source in sources:
+        if (found := judge(source))["outcome"] != "ran":
+            raise SystemExit(f"{source.name} is to be sound: {found}")
+    for case in cases:
+        rng = Random(f"{seed} {case}")
+        source, path = rng.choice(sources), folder / f"case-{case}"
+        kind = damage(source, path, rng)
+        results.append({"case": case, "source": source.name, "kind": kind} | judge(path))
     return results
 
 
@@ -93,9 +91,13 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, nargs="+")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        results = run(options.only or list(range(options.cases)), options.seed, Path(folder))
+    options, judge = parser.parse_args(), Judge()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            cases = options.only or range(options.cases)
+            results = run(cases, options.seed, Path(folder), judge)
+    finally:
+        judge.stop()
     findings = [result for result in results if result["outcome"] == "finding"]
     for result in results if options.only else findings:
         print(json.dumps(result, indent=2).replace("\\n", "\n"))

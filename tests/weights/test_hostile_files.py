@@ -93,14 +93,10 @@ HEADERS = {
         header(2, 0, row(b"t", 32), row(b"u", 32, offset=64)),
         "tensor u begins inside of tensor t",
     ),
-    **{
-        f"an alignment of {n}": (
-            header(0, 1, struct.pack("<Q", 17) + b"general.alignment"
-                   + struct.pack("<II", UINT32, n)),
-            f"general.alignment is {n}",
-        )
-        for n in (0,)
-    },
+    "an alignment of 0": (
+        header(0, 1, struct.pack("<Q", 17), b"general.alignment", struct.pack("<II", UINT32, 0)),
+        "general.alignment is 0",
+    ),
 }  # fmt: skip
 
 
@@ -128,14 +124,11 @@ def test_a_header_has_an_end(tmp_path, monkeypatch):
     assert gguf_header.HEADER_BYTES < 2**39
 
 
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
+SPECIAL = {
+    "a folder": Path.mkdir, "a pipe": os.mkfifo, "a device": lambda p: p.symlink_to("/dev/zero"),
+}  # fmt: skip
 
 
-SPECIAL = {"a folder": Path.mkdir, "a pipe": pipe, "a device": lambda p: p.symlink_to("/dev/zero")}
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs pipes and devices")
 @pytest.mark.parametrize("what", SPECIAL)
 @pytest.mark.parametrize(
     "name",
@@ -248,7 +241,6 @@ def public(sound) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs the modes of POSIX")
 def test_files_that_may_not_be_read(public):
     asked = [
         "m.gguf m.gguf", "model.safetensors .", "config.json .", "tokenizer.json .",
@@ -261,23 +253,13 @@ def test_files_that_may_not_be_read(public):
         assert str(public / line.split()[0]) in said and "ermission denied" in said, line
 
 
-def test_damaged_model_files_are_refused_or_read_right(tmp_path):
+def test_damaged_model_files_are_refused_or_read_right(tmp_path, judge):
     """A sample of `damage.py`."""
-    results = run(list(range(60)), 0, tmp_path)
+    results = run(range(60), 0, tmp_path, judge)
     outcomes = [result["outcome"] for result in results]
     assert [result for result in results if result["outcome"] == "finding"] == []
     assert len(outcomes) == 60
     assert outcomes.count("InvalidWeights") > 30 and outcomes.count("ran") > 3
-
-
-def test_a_crash_is_a_finding_and_the_next_case_runs(folder):
-    judge = Judge()
-    assert judge(folder)["outcome"] == "UnsupportedModel"  # it has no tokenizer
-    judge.process.kill()
-    judge.process.wait()
-    assert judge(folder)["message"] == "crash: exit code -9"
-    assert judge(folder)["outcome"] == "UnsupportedModel"
-    judge.stop()
 
 
 def test_a_wrong_number_is_a_finding(folder, monkeypatch):

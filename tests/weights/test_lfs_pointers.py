@@ -24,23 +24,22 @@ def bundle(tiny_bundle, tmp_path) -> Path:
     return Path(shutil.copytree(tiny_bundle("llama")[1].path, tmp_path / "bundle"))
 
 
-@pytest.mark.parametrize("name", ["Manifest.json", "model.mlmodel", "weight.bin"])
-def test_a_package(bundle, name):
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        *(("mlpackage", name) for name in ("Manifest.json", "model.mlmodel", "weight.bin")),
+        *(("mlmodelc", name) for name in ("coremldata.bin", "model.mil", "weight.bin")),
+    ],
+)
+def test_a_package_and_a_compiled_model(bundle, tmp_path, form, name):
     (package,) = bundle.glob("layers_*.mlpackage")
+    if form == "mlmodelc":
+        package, made = tmp_path / "layers.mlmodelc", package
+        save(made, package)
     (file,) = package.rglob(name)
     file.write_text(POINTER)
     with pytest.raises(InvalidPackage, match=says(file)):
         MLProgram(package)
-
-
-@pytest.mark.parametrize("name", ["coremldata.bin", "model.mil", "weight.bin"])
-def test_a_compiled_model(bundle, tmp_path, name):
-    (package,) = bundle.glob("layers_*.mlpackage")
-    save(package, tmp_path / "layers.mlmodelc")
-    (file,) = (tmp_path / "layers.mlmodelc").rglob(name)
-    file.write_text(POINTER)
-    with pytest.raises(InvalidPackage, match=says(file)):
-        MLProgram(tmp_path / "layers.mlmodelc")
 
 
 def test_a_bundle(bundle):

@@ -1,9 +1,10 @@
 """Adapters' folders: what is read of them, and what is refused by the name of its field."""
 
+from collections.abc import Callable
 import json
 import math
 
-from _adapters import write_adapter
+from _adapters import MODULES, write_adapter
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.weights.peft import SWITCHES, read_peft
 import pytest
@@ -80,23 +81,12 @@ WRITTEN = {
 }  # fmt: skip
 
 
-def test_what_peft_writes_of_plain_lora_is_read(adapter):
+def test_what_peft_writes_of_plain_lora_is_read_and_what_is_more_is_refused_by_name(adapter):
     assert len(read_peft(adapter(**WRITTEN)).pairs) == 3 * 7
-
-
-@pytest.mark.parametrize("name", [*SWITCHES, *OTHERS])
-def test_what_is_more_than_lora_is_refused_by_name(name, adapter):
-    value = (VALUES | OTHERS).get(name, True)
-    with pytest.raises(UnsupportedModel, match=f"adapter_config.json: {name}"):
-        read_peft(adapter(**{name: value}))
-
-
-@pytest.mark.parametrize("name", ["lm_head.lora_A.weight", f"{Q}.lora_magnitude_vector"])
-def test_a_tensor_of_something_else(name, adapter):
-    folder = adapter()
-    change(folder, lambda tensors: tensors.update({name: torch.ones(2, 2)}))
-    with pytest.raises(UnsupportedModel, match=f"tensor {name} .* is no A or B of a matrix"):
-        read_peft(folder)
+    for name in [*SWITCHES, *OTHERS]:
+        value = (VALUES | OTHERS).get(name, True)
+        with pytest.raises(UnsupportedModel, match=f"adapter_config.json: {name}"):
+            read_peft(adapter(**WRITTEN | {name: value}))
 
 
 def test_damaged_files(adapter):
@@ -119,37 +109,44 @@ def test_damaged_files(adapter):
         read_peft(folder)
 
 
-EDITS = {
-    "needed are A": lambda t: t.pop(f"base_model.model.{Q}.lora_B.weight"),
-    "needed are A .4, in.": lambda t: t.update(
-        {f"base_model.model.{Q}.lora_A.weight": torch.ones(3, 64)}
+A, B = (f"base_model.model.{Q}.lora_{part}.weight" for part in "AB")
+
+
+def without(*names: str) -> Callable[[dict], object]:
+    return lambda tensors: [tensors.pop(n) for n in [*tensors] if any(part in n for part in names)]
+
+
+def of_another_shape(tensors: dict) -> None:
+    tensors[A] = torch.ones(3, 64)
+
+
+#: By what is said: the adapter's fields, and what is done to its tensors.
+MISFITS = {
+    "needed are A": ({}, without(B)),
+    "needed are A .4, in.": ({}, of_another_shape),
+    "not every layer": ({}, without(Q)),
+    "has no A and B of q_proj": ({}, without("q_proj")),
+    r"has A and B of model\.layers\.0.* not among the": ({"layers_to_transform": [1, 2]}, dict),
+    r"has A and B of model\.layers\.0.* not among": ({"layers_to_transform": 1}, dict),
+    r"A and B of model\.layers\.0.* not among": (
+        {"exclude_modules": ["lm_head", "0.self_attn.q_proj"]}, dict
     ),
-    "not every layer": lambda t: [t.pop(name) for name in list(t) if Q in name],
-    "has no A and B of q_proj": lambda t: [t.pop(name) for name in list(t) if "q_proj" in name],
-}
+    "does not have .*q_proj among target_modules": ({"target_modules": MODULES[1:7]}, dict),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("says", EDITS)
-def test_tensors_that_are_missing_or_misshapen(says, adapter):
-    folder = adapter()
-    change(folder, EDITS[says])
-    with pytest.raises(InvalidWeights, match=says):
+@pytest.mark.parametrize("said", MISFITS)
+def test_tensors_that_are_not_those_of_the_configuration(said, adapter):
+    fields, edit = MISFITS[said]
+    folder = adapter(**fields)
+    change(folder, edit)
+    with pytest.raises(InvalidWeights, match=said):
         read_peft(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("layers_to_transform", [1, 2]), ("layers_to_transform", 1),
-                        ("exclude_modules", ["lm_head", "0.self_attn.q_proj"])]
-)  # fmt: skip
-def test_tensors_of_layers_and_modules_that_are_left_out(name, value, adapter):
-    with pytest.raises(InvalidWeights, match=r"has A and B of model\.layers\.0.* not among"):
-        read_peft(adapter(**{name: value}))
-
-
-def test_tensors_that_the_configuration_does_not_name(adapter):
+@pytest.mark.parametrize("name", ["lm_head.lora_A.weight", f"{Q}.lora_magnitude_vector"])
+def test_a_tensor_of_something_else(name, adapter):
     folder = adapter()
-    config = json.loads((folder / "adapter_config.json").read_text())
-    config["target_modules"].remove("q_proj")
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    with pytest.raises(InvalidWeights, match="does not have .*q_proj among target_modules"):
+    change(folder, lambda tensors: tensors.update({name: torch.ones(2, 2)}))
+    with pytest.raises(UnsupportedModel, match=f"tensor {name} .* is no A or B of a matrix"):
         read_peft(folder)

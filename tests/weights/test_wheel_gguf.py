@@ -32,7 +32,7 @@ class TestSmolLM2:
         assert sorted(expected) == sorted(tensor.name for tensor in reader.tensors)
         outside = ("token_embd.weight", "output_norm.weight")
         for tensor in reader.tensors:
-            if tensor.name in outside or tensor.name.split(".")[1] in ("0", "17", "29"):
+            if tensor.name in outside or tensor.name.split(".")[1] == "17":
                 weights = dequantize(tensor.data, tensor.tensor_type)
                 theirs = processor.process(weights, tensor.name).weights
                 ours = source.tensor(expected[tensor.name])
@@ -43,7 +43,8 @@ class TestSmolLM2:
         largest = max(4 * math.prod(source.shape(name)) for name in source.names())
         tracemalloc.start()
         for name in source.names():
-            source.tensor(name)
+            if ".layers." not in name or ".17." in name:
+                source.tensor(name)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert largest < peak < 1.1 * largest
@@ -53,9 +54,8 @@ class TestSmolLM2:
             "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
         )
 
-    @pytest.mark.parametrize("text", TEXTS)
-    def test_text_survives(self, tokenizer, text):
-        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    def test_text_survives(self, tokenizer):
+        assert [tokenizer.decode(tokenizer.encode(text).ids) for text in TEXTS] == TEXTS
 
     def test_chat_markers_are_one_token_each(self, tokenizer):
         ids = tokenizer.encode("<|im_start|>user\nHi 12<|im_end|>\n").ids

@@ -18,8 +18,7 @@ UNFINISHED = "unfinished_"  # prefix of a file that is being written
 PART = "evidence.json.*.part"  # the same, of evidence.json
 #: The files of an unfinished bundle; somebody else put there what has any other name.
 OURS = (
-    "journal.json", "tokenizer.json", "tokenizer.bin", "schemes.json", "manifest.json",
-    "evidence.json",
+    "journal.json", "tokenizer.json", "schemes.json", "manifest.json", "evidence.json",
     "embedding.npy", "per_layer.npy", "positions.npy", "golden.npz", "hidden_*.npz",
     "experts_*.npz",
     "calibration_*.pt", "layers_*.mlpackage", "layer_*.mlpackage", "trunk_*.mlpackage",

@@ -53,12 +53,11 @@ def write_pooled(
     """Write the package of what is of texts' pooled columns, with its weights."""
     architecture, package = find(config.architecture), PackageWriter(path)
     stored, module = package.write_weights(weights), architecture.ends(config)["pooled"]
-    name = "score" if architecture.task == "reranking" else "vector"
     for called, T in functions.items():
         function, shape = package.function(called), (1, config.hidden_size, 1, T)
         hidden = {"hidden": function.input("hidden", "fp16", shape)}
-        piece = lower(module, {"hidden": torch.zeros(shape)}, [name], config.norm_epsilon)
-        function.finish(function.stamp(piece, "pooled", hidden, stored, {name: name}))
+        piece = lower(module, {"hidden": torch.zeros(shape)}, ["vector"], config.norm_epsilon)
+        function.finish(function.stamp(piece, "pooled", hidden, stored, {"vector": "vector"}))
     package.finish(next(iter(functions)), "Of pooled columns, made by ane-book")
 
 

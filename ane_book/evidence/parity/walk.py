@@ -162,9 +162,8 @@ def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParitySta
         assert manifest.vectors is not None, "what an encoder without labels has"
         vector = pool(columns, manifest.vectors.pooling)[:, None]
         vector = _pooled(bundle, precision, vector) if manifest.head else vector
-        if manifest.vectors.score is None:
-            with np.errstate(invalid="ignore"):
-                vector = vector / np.linalg.norm(vector)
+        with np.errstate(invalid="ignore"):
+            vector = vector / np.linalg.norm(vector)
         yield judged("whole", name, precision, vector, golden["vector"][:, None])
 
 

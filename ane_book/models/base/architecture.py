@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 Shape = tuple[int, ...]
-Task = Literal["text-generation", "embedding", "reranking", "token-classification"]
+Task = Literal["text-generation", "embedding", "token-classification"]
 
 FULL = "full"  # the kind of block of most models: attention to all tokens before
 

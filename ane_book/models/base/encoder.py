@@ -155,23 +155,6 @@ class DenseLayers(nn.Module):
         return hidden
 
 
-class Score(nn.Module):
-    """The head of a sequence classifier with one label: projection, activation, norm, its logit.
-
-    eps: of the norm; None for no norm.
-    """
-
-    def __init__(self, C: int, activation: str, bias: bool, eps: float | None):
-        super().__init__()
-        self.dense, self.activation = projection(C, C, bias), ACTIVATIONS[activation]
-        self.norm = nn.Identity() if eps is None else LayerNorm(C, eps, bias=False)
-        self.score = projection(C, 1, bias=True)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """hidden (1, C, 1, T), a column a text -> (1, 1, 1, T)."""
-        return self.score(self.norm(self.activation(self.dense(hidden))))
-
-
 class SparseBlock(nn.Module):
     """Norm, attention with sinks, residual; norm, a mixture of experts, residual."""
 

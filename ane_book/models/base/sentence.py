@@ -1,20 +1,17 @@
 """What encoders of texts share: how a text's token vectors become one, and what follows then.
 
-A text's vector, or its score, is made of the last layer's columns in this order: they are pooled,
-and what `pooled` is runs on the result. For vectors these are the `Dense` layers of
-sentence-transformers, if the model has any; for a score it is the head of a sequence classifier
-with one label, as cross-encoders have it.
+A text's vector is made of the last layer's columns: they are pooled, and the `Dense` layers of
+sentence-transformers, if the model has any, run on the result.
 
 Letters: see `ane_book.models.base`.
 
-References: Reimers and Gurevych 2019 (arXiv 1908.10084); `transformers`, the classes
-`*ForSequenceClassification`; sentence-transformers' modules (`ane_book.weights.sentences`).
+References: Reimers and Gurevych 2019 (arXiv 1908.10084); sentence-transformers' modules
+(`ane_book.weights.sentences`).
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from ane_book.errors import UnsupportedModel
 from ane_book.models.base.architecture import FULL, GGUF, Architecture, Checkpoint, Task, TensorSpec
 from ane_book.models.base.config import ModelConfig, Width
 from ane_book.models.base.dense import Dense, OwnConfig
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
 
 Length = Annotated[int, Field(gt=0, le=1 << 14)]  # a mask has its square
 LONGEST = 2048  # tokens of a text, where nobody asks for more
-#: What makes a relevance score of the only label's logit: the class in config.json -> our name.
-SCORES = {"Identity": "identity", "Sigmoid": "sigmoid"}
 
 
 class DenseLayer(BaseModel):
@@ -52,7 +47,6 @@ class SentenceConfig(ModelConfig):
     default_prompt: str | None = None  # the name of the one that does if none is asked for
     dimensions: Width | None = None  # vectors are cut to so many numbers
     dense: tuple[DenseLayer, ...] = ()
-    score: Literal["identity", "sigmoid"] | None = None  # of a reranker, after its logit
 
     @model_validator(mode="after")
     def _check_sentence(self) -> "SentenceConfig":
@@ -79,7 +73,6 @@ def read_sentences(fields: dict, positions: int) -> dict:
     if length is not None and (type(length) is not int or length < 1):
         raise ValueError(f"max_seq_length = {length!r} is no number of tokens")
     own = {name: found[name] for name in SentenceConfig.model_fields if name in found}
-    own.pop("score", None)
     return own | {"max_tokens": min(length or 512, LONGEST if length else positions)}
 
 
@@ -143,58 +136,3 @@ class DecoderLayers(TextEncoder, Dense[OwnConfig]):
         tensors = super().outer(config)
         tensors["last.weight"] = tensors.pop("norm")
         return tensors | self.pooled_tensors(config)
-
-
-class Reranking(TextEncoder):
-    """An encoder whose pooled column gives one score: goes before the architecture's own class."""
-
-    variant = "reranking"
-    task: Task = "reranking"
-    gguf = None
-    #: The tensors of the head in `transformers`: a projection, perhaps a norm, and the label's row.
-    head: ClassVar[dict[str, str]]
-    head_bias = True  # of the projection
-
-    def score_settings(self, fields: dict) -> dict:
-        """The fields of `SentenceConfig` that a sequence classifier's config.json says.
-
-        Raises UnsupportedModel for a classifier with several labels, and for another activation
-        after the logit.
-        """
-        labels = fields.get("id2label")
-        count = len(labels) if labels else fields.get("num_labels", 2)  # their default
-        if count != 1:
-            raise UnsupportedModel(
-                f"config.json: a sequence classifier with {count} labels is no reranker, which "
-                "has one"
-            )
-        settings = fields.get("sentence_transformers")
-        named = settings.get("activation_fn") if isinstance(settings, dict) else None
-        named = named or fields.get("sbert_ce_default_activation_function") or "Sigmoid"
-        kind = str(named).rpartition(".")[2]
-        if kind not in SCORES:
-            raise UnsupportedModel(
-                f"config.json: activation_fn = {named!r} is not supported for rerankers; "
-                f"supported: {', '.join(SCORES)}"
-            )
-        return {"pooling": "cls", "score": SCORES[kind]}
-
-    def pooled(self, config) -> "nn.Module":
-        from ane_book.models.base.encoder import Score
-
-        eps = config.norm_epsilon if "norm" in self.head else None
-        return Score(config.hidden_size, self.head_activation(config), self.head_bias, eps)
-
-    def head_activation(self, config) -> str:
-        """The activation after the projection."""
-        return "tanh"
-
-    def pooled_tensors(self, config) -> dict[str, TensorSpec]:
-        C = config.hidden_size
-        shapes = {"dense.weight": (C, C), "score.weight": (1, C), "score.bias": (1,)}
-        shapes |= {"dense.bias": (C,)} if self.head_bias else {}
-        shapes |= {"norm.weight": (C,)} if "norm" in self.head else {}
-        return {
-            f"pooled.{name}": TensorSpec(f"{self.head[name.split('.')[0]]}.{name.split('.')[1]}", s)
-            for name, s in shapes.items()
-        }

@@ -5,19 +5,20 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Annotated, Any
 
 from ane_book import __version__
-from ane_book.runtime import Embedder, Reranker, YesNoReranker
+from ane_book.errors import BY_LOGITS
+from ane_book.runtime import Embedder
 from ane_serve.api import requests
-from ane_serve.api.answers import ChatShape, CompletionShape, choices
+from ane_serve.api.answers import ChatShape, CompletionShape
 from ane_serve.api.refusal import Refusal
 from ane_serve.api.responses import Responses, ResponsesShape
-from ane_serve.generation import Ask, ServedSession, answers, chosen
+from ane_serve.generation import Ask, ServedSession, answers
 from ane_serve.jobs import Job, Jobs
 from ane_serve.keys import Key, check_keys
 from ane_serve.metrics import Metrics
 from ane_serve.middleware import Middleware
 from ane_serve.page import add_page
-from ane_serve.pool import EMBEDDING, RERANKING, TEXT, Model, Pool
-from ane_serve.sending import FactsAnswer, Json, RankingAnswer, TextAnswer, VectorsAnswer
+from ane_serve.pool import EMBEDDING, TEXT, Model, Pool
+from ane_serve.sending import Json, TextAnswer, TokensAnswer, VectorsAnswer
 from fastapi import Body, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
@@ -51,25 +52,6 @@ def embedded(
     for start in range(0, len(ids), AT_A_TIME):
         part = ids[start : start + AT_A_TIME]
         yield from zip(embedder.vectors(part, dimensions), map(len, part), strict=True)
-
-
-def scored(
-    slot: Reranker | ServedSession, query: str, texts: Sequence[str]
-) -> Generator[tuple | None, None, None]:
-    """Yield the score and the number of tokens of each document; None for a step without one."""
-    reranker = YesNoReranker(slot.session) if isinstance(slot, ServedSession) else slot
-    pairs = []
-    for i, text in enumerate(texts):
-        pairs.append(reranker.encode(query, text, f"document {i}", cut=False))
-        yield None
-    if isinstance(slot, ServedSession):
-        for ids, types in pairs:
-            slot.keep(ids)
-            yield float(reranker.scores([(ids, types)])[0]), len(ids)
-        return
-    for start in range(0, len(pairs), AT_A_TIME):
-        part = pairs[start : start + AT_A_TIME]
-        yield from zip(reranker.scores(part), (len(ids) for ids, _ in part), strict=True)
 
 
 class Service:
@@ -118,20 +100,6 @@ class Service:
         job = Job(model, steps)
         return VectorsAnswer(self._doing, job, request.state.note, asked.encoding_format)
 
-    def rerank(self, request: Request, asked: requests.Rerank) -> Response:
-        model, texts = self.pool.find(asked.model, RERANKING, TEXT), asked.texts()
-        job = Job(model, lambda slot: scored(slot, asked.query, texts))
-        return RankingAnswer(self._doing, job, request.state.note, asked)
-
-    def choose(self, request: Request, asked: requests.Choose) -> Response:
-        model = self.pool.find(asked.model, TEXT)
-        if model.argmax:
-            message = f"{model.name} gives the likeliest token alone, so nothing of other options"
-            raise Refusal(400, message, code="unsupported_value", param="model")
-        prompt = asked.asked()
-        job = Job(model, lambda served: chosen(served, prompt, asked.options))
-        return FactsAnswer(self._doing, job, request.state.note, "choose", choices)
-
     def tokenize(self, request: Request, asked: requests.Tokenize) -> Response:
         model, prompt = self.pool.find(asked.model, TEXT), asked.asked()
 
@@ -139,7 +107,7 @@ class Service:
             ids = served.ids(Ask([prompt], {}, plain=isinstance(prompt, str)), prompt)
             yield {"tokens": ids, "count": len(ids), "max_model_len": model.context}
 
-        return FactsAnswer(self._doing, Job(model, steps), request.state.note, "tokens", dict)
+        return TokensAnswer(self._doing, Job(model, steps), request.state.note)
 
     def _sampling(self, asked, model: Model, most: int | None, temperature: float) -> dict:
         """The fields of `options.Sampling`; OpenAI's temperature is 1 where none is given."""
@@ -233,11 +201,6 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         """Answer a conversation, in items."""
         return service.chat(request, asked.chat(), ResponsesShape, given=asked)
 
-    @app.post("/v1/choose", responses=errors)
-    async def choose(request: Request, asked: Annotated[requests.Choose, Body()]):
-        """Say how likely each of some answers is."""
-        return service.choose(request, asked)
-
     @app.post("/tokenize", responses=errors)
     async def tokenize(request: Request, asked: Annotated[requests.Tokenize, Body()]):
         """The tokens of a text or a conversation."""
@@ -248,10 +211,11 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         """Make vectors of texts."""
         return service.embedding(request, asked)
 
-    @app.post("/v1/rerank", responses=errors)
-    async def rerank(request: Request, asked: Annotated[requests.Rerank, Body()]):
-        """Score documents for a query."""
-        return service.rerank(request, asked)
+    @app.post("/v1/choose", include_in_schema=False)
+    @app.post("/v1/rerank", include_in_schema=False)
+    async def gone():
+        instead = "ask a chat for one token with top_logprobs; in Python"
+        raise Refusal(410, f"no longer served: {instead} {BY_LOGITS}")
 
     @app.get("/v1/models")
     async def models():

@@ -17,7 +17,6 @@ from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.answer import Result, Stream, common_prefix
-from ane_book.runtime.choosing import Option, choosing
 from ane_book.text.chat import Messages
 from ane_serve.splitting import Part, Splitting
 from ane_serve.tools.calls import CallPart
@@ -97,15 +96,6 @@ class Finished:
     tokens: Sequence[Token] = ()
     calls: Sequence[dict] = ()
     called: bool = False
-
-
-@dataclass(frozen=True)
-class Weighed:
-    """Options with how likely each is; the cache had `cached` of the prompt's tokens."""
-
-    options: Sequence[Option]
-    prompt_tokens: int
-    cached: int
 
 
 class ServedSession:
@@ -261,13 +251,3 @@ def _piece(
         return CallPiece(index, made, drawn)
     part, text = made
     return TextPiece(index, text, drawn, part)
-
-
-def chosen(
-    served: ServedSession, prompt: str | Messages, options: Sequence[str]
-) -> Generator[Weighed | None, None, None]:
-    """Yield None after each option, and what was found last."""
-    ids = served.ids(Ask([prompt], {}), prompt)
-    cached = served.keep(ids)
-    for found in choosing(served.session, ids, options):
-        yield None if found is None else Weighed(found, len(ids), cached)

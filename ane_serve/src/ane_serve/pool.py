@@ -15,14 +15,14 @@ import time
 
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
-from ane_book.runtime import Embedder, Reranker, Session
+from ane_book.runtime import Embedder, Session
 from ane_book.runtime.adapters import Adapter, read_adapter
 from ane_book.runtime.backends import Backend
 from ane_serve.api.refusal import Refusal
 from ane_serve.generation import ServedSession
 
-TEXT, EMBEDDING, RERANKING = "text-generation", "embedding", "reranking"
-DOES = {TEXT: "generates text", EMBEDDING: "makes vectors", RERANKING: "scores documents"}
+TEXT, EMBEDDING = "text-generation", "embedding"
+DOES = {TEXT: "generates text", EMBEDDING: "makes vectors"}
 
 log = logging.getLogger("ane_serve")
 
@@ -72,15 +72,13 @@ def bundle_model(
     manifest = bundle.manifest
     name = name or manifest.name
     if manifest.task not in DOES:
-        raise InvalidInput(f"{name} is for {manifest.task}; text, vectors and scores are served")
+        raise InvalidInput(f"{name} is for {manifest.task}; text and vectors are served")
 
     def opened() -> list:
         if sessions is not None:
             return [ServedSession(session) for session in sessions()]
         if manifest.task == EMBEDDING:
             return [Embedder(bundle, precision, backend, force)]
-        if manifest.task == RERANKING:
-            return [Reranker(bundle, precision, backend, force)]
         return [ServedSession(Session(bundle, precision, backend, force))]
 
     return Model(
@@ -155,9 +153,8 @@ class Pool:
         self._memory, self._change = memory, Condition()
         self._open: dict[str, _Open] = {}
 
-    def find(self, name: str | None, task: str, other: str = "") -> Model:
-        """The model of a name, or the first for a task; raises Refusal. other: a task whose models
-        do as well, if they are named."""
+    def find(self, name: str | None, task: str) -> Model:
+        """The model of a name, or the first for a task; raises Refusal."""
         fit = [model for model in self.models.values() if model.task == task]
         if name is None and fit:
             return fit[0]
@@ -167,7 +164,7 @@ class Pool:
             asked = "" if name is None else f"the model {name[:100]!r} does not exist; "
             message = f"{asked}here {names} {DOES[task]}"
             raise Refusal(404, message, code="model_not_found", param="model")
-        if model.task not in (task, other):
+        if model.task != task:
             message = f"{name} {DOES[model.task]}; this path is for one that {DOES[task]}"
             raise Refusal(400, message, code="model_not_supported", param="model")
         return model

@@ -4,14 +4,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from ane_book.runtime.reranker import ranked
-from ane_serve.api import requests
-from ane_serve.api.answers import as_json, event, ranking, vectors
+from ane_serve.api.answers import as_json, event, vectors
 from ane_serve.api.refusal import Refusal
 from ane_serve.generation import Finished
 from ane_serve.jobs import Gone, Job
 from ane_serve.metrics import Note
-import numpy as np
 from starlette.responses import Response
 
 #: Has a job done while its client, who is received from, waits.
@@ -127,30 +124,10 @@ class VectorsAnswer(JobAnswer):
         await Json(answer)(scope, receive, send)
 
 
-class RankingAnswer(JobAnswer):
-    """Documents by their scores."""
-
-    def __init__(self, doing: Doing, job: Job, note: Note, asked: requests.Rerank):
-        super().__init__(doing, job, note)
-        self._asked = asked
-
-    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
-        made = [both async for both in events]
-        tokens = sum(count for _, count in made)
-        self._note.facts["prompt_tokens"] = tokens
-        found = ranked(np.array([score for score, _ in made]))[: self._asked.top_n]
-        texts = self._asked.texts() if self._asked.return_documents else None
-        await Json(ranking(self._job.model.name, found, tokens, texts))(scope, receive, send)
-
-
-class FactsAnswer(JobAnswer):
-    """What a job yields last, as an object of a kind; fields: makes the object's fields of it."""
-
-    def __init__(self, doing: Doing, job: Job, note: Note, kind: str, fields: Callable):
-        super().__init__(doing, job, note)
-        self._kind, self._fields = kind, fields
+class TokensAnswer(JobAnswer):
+    """The tokens of a prompt."""
 
     async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
         *_, made = [step async for step in events]
-        head = {"object": self._kind, "model": self._job.model.name}
-        await Json(head | self._fields(made))(scope, receive, send)
+        head = {"object": "tokens", "model": self._job.model.name}
+        await Json(head | made)(scope, receive, send)

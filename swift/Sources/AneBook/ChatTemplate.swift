@@ -14,8 +14,8 @@ public struct Message: Codable, Sendable, Equatable {
 
 /// A chat template as the texts around contents, so that no Jinja is needed to lay one out.
 ///
-/// `ane-book convert` reads them off the model's template and proves them on conversations
-/// (`ane_book.text.segments`); the names are those of a bundle's manifest. A conversation is an
+/// `swift-tables` reads them off the model's template and proves them on conversations
+/// (`swift_tables.segments`); the names are those of a bundle's manifest. A conversation is an
 /// optional system prompt, then user and assistant in turn, beginning and ending with the user:
 /// `start`, a user's content, `reply`, an assistant's content, `next`, a user's content, ..., `end`.
 public struct ChatSegments: Codable, Sendable, Equatable {

@@ -3,7 +3,7 @@ import Testing
 
 @testable import AneBook
 
-/// A byte-level tokenizer.bin of few tokens, built here as `ane_book/text/packed.py` has it.
+/// A byte-level tokenizer.bin of few tokens, built here as `swift_tables.packed` has it.
 struct SmallTokenizer {
     var tokens: [[UInt8]] = (0...255).map { [$0] } + [Array("ab".utf8), Array("abc".utf8)]
     var flags: [UInt8] = Array(repeating: 19, count: 258) + [20, 16]

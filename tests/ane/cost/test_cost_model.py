@@ -1,9 +1,8 @@
 """The time of a token: the formula and its data."""
 
 import dataclasses
-import tomllib
 
-from mlprogram.ane import claims, cost
+from mlprogram.ane import claims
 from mlprogram.ane.cost import (
     Interval,
     TokenWork,
@@ -128,15 +127,11 @@ class TestChips:
             find_chip("a19-pro")
 
 
-class TestWork:
-    """What a plan asks: the very bytes that it announces."""
-
-    @pytest.mark.parametrize("wrong", [{"programs": 0}, {"cache_bytes": -1}, {"segments": -1}])
-    def test_less_than_nothing(self, wrong):
-        with pytest.raises(InvalidInput, match="a token calls a program or more"):
-            TokenWork(
-                **{"plain_bytes": 1, "packed_bytes": 0, "cache_bytes": 0, "programs": 1} | wrong
-            )
+@pytest.mark.parametrize("wrong", [{"programs": 0}, {"cache_bytes": -1}, {"segments": -1}])
+def test_less_than_nothing(wrong):
+    least = {"plain_bytes": 1, "packed_bytes": 0, "cache_bytes": 0, "programs": 1}
+    with pytest.raises(InvalidInput, match="a token calls a program or more"):
+        TokenWork(**least | wrong)
 
 
 class TestSaving:
@@ -173,12 +168,6 @@ class TestSaving:
         found = saving(self.SMALL, self.LARGE, "m4")
         assert found.low < 1 - small.low / large.low < found.high
         assert found.low < 1 - small.high / large.high < found.high
-
-
-def test_the_wheel_carries_the_data():
-    declared = tomllib.loads((DATA.parents[4] / "pyproject.toml").read_text())["tool"]
-    files = declared["setuptools"]["package-data"]
-    assert files[cost.__name__] == ["data/*.toml"]
 
 
 class TestBorrowedChips:

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 def packages(tmp_path_factory):
     """A folder with a sound package, one with a warning and one with an error."""
     folder = tmp_path_factory.mktemp("packages")
-    by_rule = {broken.rule: broken for broken in BROKEN}
+    make = {one.rule: one.make for one in BROKEN}
     sound().save(str(folder / "sound.mlpackage"))
-    by_rule["max-pool"].make().save(str(folder / "warning.mlpackage"))
-    by_rule["conv-width"].make().save(str(folder / "error.mlpackage"))
+    make["max-pool"]().save(str(folder / "warning.mlpackage"))
+    make["conv-width"]().save(str(folder / "error.mlpackage"))
     return folder
 
 
@@ -113,6 +113,7 @@ def test_own_rules(packages, tmp_path):
     ("name", "content", "said"),
     [
         ("model.mlpackage", None, "no such package"),
+        ("", None, "no .mlpackage"),
         ("README.md", "text", "not a .mlpackage, .mlmodelc or .mlmodel"),
         ("rules.toml", '[max-pool]\ngrade = "certain"', "unknown key 'grade'"),
     ],

@@ -3,7 +3,6 @@
 What a Mac alone can show is not tested here: that the engine runs anything.
 """
 
-import inspect
 import os
 from pathlib import Path
 import re
@@ -15,7 +14,6 @@ from _long import long_but
 from _nine_ops import nine_ops
 from _patience import HANGING, until
 from mlprogram import machine
-from mlprogram.ane.mac import verdict
 from mlprogram.ane.mac.child import Outcome, run
 from mlprogram.ane.mac.plan import CoreMLPlan, PlannedOp
 from mlprogram.ane.mac.residency import measure
@@ -57,20 +55,13 @@ def test_a_package_on_the_engine_is_resident(resident):
     assert medians == pytest.approx((0.01, 0.02))  # by the clock of `_mac.py`
     types = {op.type for op in resident.plan.ops}
     assert types >= {"const", "ios18.conv"}, "constants are recorded"
+    assert figures["speed_to_cpu"] == 2 and "the CPU alone" not in resident.reason
 
 
 def test_the_first_load_for_the_engine_comes_before_the_plan(resident):
     """Either of them has it compiled, once: 0.6 s here."""
     loads = resident.figures["CPU_AND_NE_cold"], resident.figures["CPU_AND_NE_warm"]
     assert loads == pytest.approx((0.6, 0))
-
-
-@pytest.mark.long
-def test_a_resident_program_may_be_slower_than_the_cpu_and_that_is_said(package, resident):
-    found = measured(package, "slow", soak=1)
-    assert found.verdict == "resident" and found.figures["speed_to_cpu"] == 0.25
-    assert re.search(r"; the CPU alone is \d+(\.\d+)? times as fast$", found.reason), found.reason
-    assert resident.figures["speed_to_cpu"] == 2 and "the CPU alone" not in resident.reason
 
 
 class TestInputs:
@@ -82,34 +73,16 @@ class TestInputs:
         file = tmp_path / "given.npz"
         found = measure(package, command=[sys.executable, "-c", copy, str(file)])
         inputs = np.load(file)
-        assert found.figures["inputs"] == "random" and inputs["x"].std() > 0.5
+        assert found.figures["inputs"] == "random" and inputs["x0"].std() > 0.5
         assert "on random inputs" in resident.reason
 
     def test_given_ones_are_taken_as_they_are(self, package):
         nothing = [sys.executable, "-c", ""]
-        found = measure(package, inputs={"x": np.ones((1, 8, 4, 4))}, command=nothing)
+        found = measure(package, inputs={"x0": np.ones((1, 8, 4, 4))}, command=nothing)
         assert found.figures["inputs"] == "given"
 
 
-def account(folder: Path, ops: list[PlannedOp], output: np.ndarray) -> Outcome:
-    """What a child leaves that told this plan, and gave this on all units."""
-    for name in ("CPU_AND_NE", "soak"):
-        np.savez(folder / f"{name}.npz", y=output)
-    events = [{"step": "plan", "ops": [op.fields() for op in ops]}, {"step": "done"}]
-    return Outcome("exit", 0, events)
-
-
-def test_numbers_are_judged_before_the_plan(tmp_path):
-    right, wrong = np.ones(8), -np.ones(8)
-    ops = [PlannedOp("c", "conv", "cpu", ("cpu", "ane"), 1.0)]
-    found = [
-        judge(account(tmp_path, ops, y), tmp_path, "CPU_AND_NE", {"y": right}, "given").verdict
-        for y in (wrong, right)
-    ]
-    assert found == ["numbers", "elsewhere"]
-
-
-SOAKED = {
+JUDGED = {
     "nothing": ("resident", {}),
     "slower": ("resident", {"seconds": 0.08}),
     "no number": ("numbers", {"wrong": np.nan}),
@@ -119,10 +92,12 @@ SOAKED = {
     "memory": ("leaking", {"grown": 33 << 20}),
     "memory before its first fifth is over": ("resident", {"begun": 99 << 20}),
     "numbers, after many": ("drifting", {"late": -1.0}),
+    "the plan": ("elsewhere", {"device": "cpu"}),
+    "numbers before the plan": ("numbers", {"device": "cpu", "wrong": -1.0}),
 }
 
 
-@pytest.mark.parametrize(("expected", "given"), SOAKED.values(), ids=SOAKED)
+@pytest.mark.parametrize(("expected", "given"), JUDGED.values(), ids=JUDGED)
 def test_results_times_and_memory_are_judged(tmp_path, expected, given):
     """What the children below leave, written here."""
     right = np.arange(1.0, 9.0)
@@ -130,7 +105,7 @@ def test_results_times_and_memory_are_judged(tmp_path, expected, given):
     for name, output in (("CPU_ONLY", right), ("CPU_AND_NE", mine)):
         np.savez(tmp_path / f"{name}.npz", y=output)
     np.savez(tmp_path / "soak.npz", y=mine * given.get("late", 1.0))
-    op = PlannedOp("c", "conv", "ane", ("cpu", "ane"), 1.0)
+    op = PlannedOp("c", "conv", given.get("device", "ane"), ("cpu", "ane"), 1.0)
     events = [{"step": "plan", "ops": [op.fields()]}]
     times = {"CPU_ONLY": 0.02, "CPU_AND_NE": given.get("seconds", 0.01)}
     events += [
@@ -145,25 +120,13 @@ def test_results_times_and_memory_are_judged(tmp_path, expected, given):
     outcome = Outcome("exit", 0, [*events, {"step": "done"}])
     found = judge(outcome, tmp_path, "CPU_AND_NE", {"y": right}, "given")
     assert found.verdict == expected, found.reason
-    slower = given is SOAKED["slower"][1]
+    slower = given is JUDGED["slower"][1]
     assert slower == found.reason.endswith("; the CPU alone is 4 times as fast")
-
-
-def test_the_docstring_has_the_verdicts_in_the_order_of_the_code():
-    words = re.findall(r"^    ([a-z]+)  ", verdict.__doc__, re.M)
-    assert words[-2:] == ["resident", "unmeasured"]
-    told = {"_ended": 3, "_refused": 1, "_numbers": 1, "_elsewhere": 1, "_silent": 1, "_soaked": 2}
-    asked = [set(re.findall(r'"([a-z]+)"', inspect.getsource(check))) for check in verdict.CHECKS]
-    assert [check.__name__ for check in verdict.CHECKS] == [*told]
-    left = iter(words)
-    for check, found in zip(verdict.CHECKS, asked, strict=True):
-        own = {next(left) for _ in range(told[check.__name__])}
-        assert own <= found, (check.__name__, own)
 
 
 VERDICTS = {
     "crash": ("crashed", "SIGKILL, while loading on CPU_AND_NE"),
-    "hang": ("hung", "not done after 3 s"),
+    "hang": ("hung", "not done after 1 s"),
     "lie": ("silent", "planned on the ANE, but results to the bit and speed .* are those of"),
     "refuse": ("refused", r"gave up \(exit status 0\).*ANECCompile\(\) FAILED"),
     "nan": ("numbers", "values that are no numbers"),
@@ -174,9 +137,9 @@ VERDICTS = {
 }
 
 
-@pytest.mark.parametrize("mode", long_but(VERDICTS, "crash", "hang", "refuse", "quit", "drift"))
+@pytest.mark.parametrize("mode", long_but(VERDICTS, "crash", "hang", "refuse", "quit"))
 def test_each_way_to_fail_has_its_own_verdict(package, mode):
-    found = measured(package, mode, **({"timeout": 3.0} if mode == "hang" else {}))
+    found = measured(package, mode, **({"timeout": 1.0} if mode == "hang" else {}))
     expected, reason = VERDICTS[mode]
     assert found.verdict == expected, found
     assert re.search(reason, found.reason), found.reason
@@ -193,7 +156,7 @@ def test_nothing_that_a_child_started_outlives_it(tmp_path):
         "import subprocess, sys, time; p = subprocess.Popen(['sleep', '300']); "
         "print(p.pid, flush=True); time.sleep(300)"
     )
-    for seconds in (2.0, 20.0, HANGING):  # until it had the time to start another
+    for seconds in (0.5, 5.0, HANGING):  # until it had the time to start another
         outcome = run([sys.executable, "-c", script], tmp_path, timeout=seconds, memory=1 << 40)
         assert outcome.ended == "timeout"
         if outcome.said:

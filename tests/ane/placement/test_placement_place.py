@@ -16,7 +16,6 @@ from mlprogram.ane.placement import place
 from mlprogram.ane.placement.edits import edits
 from mlprogram.ane.placement.estimator import work
 from mlprogram.ane.placement.support import support
-from mlprogram.errors import InvalidInput
 from mlprogram.package.values import TensorType
 from mlprogram.package.weight_file import BlobFile
 import numpy as np
@@ -173,14 +172,6 @@ def test_a_folder_is_placed_whole(folder):
     assert verdicts["four.mlpackage"] == "ANE" and verdicts["two.mlpackage"] == "CPU"
 
 
-def test_a_chip_or_function_that_is_not_known(folder):
-    assert place(folder / "two.mlpackage", "Apple M4").chip == "m4"  # as a Mac calls it
-    with pytest.raises(InvalidInput, match="no estimates .* 'm9', but for a15, .*any takes"):
-        place(folder / "two.mlpackage", "m9")
-    with pytest.raises(InvalidInput, match="no function 'decode'; it has main"):
-        place(folder / "two.mlpackage", function="decode")
-
-
 def test_the_command(folder):
     result = command("place", folder / "two.mlpackage")
     assert result.returncode == 0, result.stderr
@@ -204,10 +195,7 @@ def test_the_command_in_json(folder):
     assert facts["stands_on"] == "an M4's estimates and support, macOS 27.0.1"
 
 
-@pytest.mark.parametrize(
-    "chip",
-    ["any", "m1", "m2", "m3", "m4", "m5", "m6", "m2-pro", "m3-ultra", "m5-max", "a15", "a19"],
-)
+@pytest.mark.parametrize("chip", ["any", "m2", "m4", "m6", "m5-max", "a19"])
 def test_a_verdict_says_on_whose_figures_it_stands(folder, chip):
     for path in (folder / "four.mlpackage", folder):
         text = command("place", path, "--chip", chip).stdout
@@ -217,12 +205,11 @@ def test_a_verdict_says_on_whose_figures_it_stands(folder, chip):
 
 
 def test_a_chip_of_which_its_generation_is_known_says_so_and_is_no_surer(folder):
+    assert place(folder / "two.mlpackage", "Apple M4").chip == "m4"  # as a Mac calls it
     for chip, known in {"m4-max": "m4", "m2-pro": "m2", "a15": "m1", "a19": "any"}.items():
         own, lent = place(folder / "four.mlpackage", known), place(folder / "four.mlpackage", chip)
         assert lent.verdict in (own.verdict, "depends")
         assert lent.stands_on in (own.stands_on, f"as {known}: {own.stands_on}")
-    with pytest.raises(InvalidInput, match="but for a15, .*a17-pro.*m5-max"):
-        place(folder / "four.mlpackage", "m9")
 
 
 def test_a_gain_within_what_chips_differ_by_is_open(tmp_path):
@@ -283,8 +270,8 @@ def test_a_pull_request_can_be_gated(folder, name, fail_on, code):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("two.mlpackage", "--chip", "m9"), "but for a15, a16, a17-pro"),
-        (("two.mlpackage", "--function", "decode"), "it has main"),
+        (("two.mlpackage", "--chip", "m9"), "'m9', but for a15, a16, a17-pro"),
+        (("two.mlpackage", "--function", "decode"), "no function 'decode'; it has main"),
         (("none.mlpackage",), "no such package"),
     ],
 )

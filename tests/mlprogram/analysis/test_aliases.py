@@ -111,19 +111,3 @@ def test_updates_of_updates_are_in_place_where_nobody_sees_it(tmp_path, shows, i
         )
         np.testing.assert_array_equal(found["y"], expected["y"])
         np.testing.assert_array_equal(*[s.read_state("s") for s in states])
-
-
-def test_a_view_of_what_was_updated_in_place_is_no_output(tmp_path):
-    """The output keeps its numbers when the next call writes the state."""
-    steps = [
-        op("read_state", {"r": STATE}, input="s"),
-        op("slice_update", {"u": STATE}, x="r", update="x", begin=const([0, 0]), end=const([1, 4])),
-        op("write_state", {}, input="s", data="u"),
-        op("reshape", {"y": STATE}, x="u", shape=const([8, 4])),
-    ]
-    inputs = {"x": ROW, "s": typed("fp32", 8, 4, kind="state")}
-    program = MLProgram(write(tmp_path / "p", steps, ["y"], inputs))
-    state = program.make_state()
-    first = program.predict({"x": np.ones((1, 4))}, state)["y"]
-    program.predict({"x": np.full((1, 4), 2.0)}, state)
-    assert first[0].tolist() == [1, 1, 1, 1]

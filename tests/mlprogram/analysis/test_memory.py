@@ -1,8 +1,10 @@
 """Memory as it is predicted from a program, held to what torch really allocates."""
 
+from functools import cache
 import gc
 from pathlib import Path
 
+from _foreign import built
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import get_new_symbol, types
@@ -18,18 +20,6 @@ from torch.utils._pytree import tree_leaves
 
 STEPS = {"without": ["runner"]}  # no memory of stretches
 WEIGHT = np.random.default_rng(0).standard_normal((256, 64)).astype(np.float16)
-
-
-def program(*specs, **options):
-    """Decorator: a function of MIL values becomes an MLProgram."""
-
-    def convert(function) -> MLProgram:
-        built = mb.program(input_specs=list(specs), opset_version=ct.target.iOS18)(function)
-        choices = {"minimum_deployment_target": ct.target.iOS18, "skip_model_load": True}
-        choices["compute_precision"] = ct.precision.FLOAT32
-        return MLProgram.from_mlmodel(ct.convert(built, **choices | options))
-
-    return convert
 
 
 def half(*shape) -> mb.TensorSpec:
@@ -54,9 +44,35 @@ class Allocated(TorchDispatchMode):
         return result
 
 
+@cache
+def attending() -> MLProgram:
+    @built(mb.TensorSpec((1, 8, 128, 64)), mb.TensorSpec((1, 8, 128, 64)))
+    def running(q, k):
+        scores = mb.matmul(x=q, y=k, transpose_y=True)
+        weights = mb.softmax(x=mb.mul(x=scores, y=np.float32(0.125)), axis=-1)
+        mixed = mb.transpose(x=mb.matmul(x=weights, y=k), perm=[0, 2, 1, 3])
+        return mb.tanh(x=mb.reshape(x=mixed, shape=[1, 128, 512]))
+
+    return running
+
+
+@cache
+def weighted() -> MLProgram:
+    random = np.random.default_rng(0)
+    scale = random.standard_normal(4_000).astype(np.float16)
+    matrix = random.standard_normal((32, 4_000, 1, 1)).astype(np.float16)
+
+    @built(half(1, 4_000, 1, 1))
+    def running(x):
+        x = mb.layer_norm(x=x, axes=[1], gamma=scale, beta=scale + np.float16(1))
+        return mb.conv(x=mb.relu(x=x), weight=matrix)
+
+    return running
+
+
 class TestValues:
     def test_each_lives_from_its_op_to_its_last_use(self):
-        @program(half(100))
+        @built(half(100))
         def running(x):
             a = mb.relu(x=x)  # x, a
             b = mb.exp(x=a)  # x, a, b
@@ -67,7 +83,7 @@ class TestValues:
             assert MLProgram(running.package, "main", precision, **STEPS).memory.values == 4 * size
 
     def test_views_take_nothing(self):
-        @program(half(100))
+        @built(half(100))
         def running(x):
             a = mb.relu(x=x)
             b = mb.transpose(x=mb.reshape(x=a, shape=[10, 10]), perm=[1, 0])
@@ -76,7 +92,7 @@ class TestValues:
         assert MLProgram(running.package, **STEPS).memory.values == 3 * 200
 
     def test_a_nested_block_comes_on_top(self):
-        @program(half(100))
+        @built(half(100))
         def running(x):
             def double():
                 a = mb.exp(x=x)
@@ -91,7 +107,7 @@ class TestValues:
         size = ct.RangeDim(1, 100, default=8)
         inputs = [ct.TensorType("x", ct.Shape((1, size)))]
 
-        @program(mb.TensorSpec((1, get_new_symbol())), inputs=inputs)
+        @built(mb.TensorSpec((1, get_new_symbol())), inputs=inputs)
         def running(x):
             return mb.exp(x=mb.sin(x=x, name="s"), name="y")
 
@@ -105,14 +121,7 @@ class TestValues:
     def test_against_what_torch_allocates(self, attention, runner):
         """A group of ops has no values inside. In C the arena of a stretch stays to its end."""
 
-        @program(mb.TensorSpec((1, 8, 128, 64)), mb.TensorSpec((1, 8, 128, 64)))
-        def running(q, k):
-            scores = mb.matmul(x=q, y=k, transpose_y=True)
-            weights = mb.softmax(x=mb.mul(x=scores, y=np.float32(0.125)), axis=-1)
-            mixed = mb.transpose(x=mb.matmul(x=weights, y=k), perm=[0, 2, 1, 3])
-            return mb.tanh(x=mb.reshape(x=mixed, shape=[1, 128, 512]))
-
-        running = MLProgram(running.package, without=attention + runner)
+        running = MLProgram(attending().package, without=attention + runner)
         running.compiled  # noqa: B018  (constants are laid out now, not in the call)
         with torch.inference_mode(), Allocated() as allocated:
             tensors = [tensor.clone() for tensor in running._tensors(running.random_inputs())]
@@ -122,7 +131,7 @@ class TestValues:
 
 class TestWeightsAndStates:
     def test_a_weight_that_is_read_as_stored_is_only_mapped(self):
-        @program(half(1, 64))
+        @built(half(1, 64))
         def running(x):
             return mb.linear(x=x, weight=WEIGHT)
 
@@ -140,16 +149,7 @@ class TestWeightsAndStates:
     def test_what_is_laid_out_is_what_torch_holds(self, precision, compiler, optimize, monkeypatch):
         """By closures, partial functions, bound methods and records alike."""
         monkeypatch.setattr(native, "available", lambda: compiler)
-        random = np.random.default_rng(0)
-        scale = random.standard_normal(4_000).astype(np.float16)
-        matrix = random.standard_normal((32, 4_000, 1, 1)).astype(np.float16)
-
-        @program(half(1, 4_000, 1, 1))
-        def running(x):
-            x = mb.layer_norm(x=x, axes=[1], gamma=scale, beta=scale + np.float16(1))
-            return mb.conv(x=mb.relu(x=x), weight=matrix)
-
-        running = MLProgram(running.package, precision=precision, optimize=optimize)
+        running = MLProgram(weighted().package, precision=precision, optimize=optimize)
         with Allocated() as allocated:
             running.compiled  # noqa: B018  (everything is laid out now)
         gc.collect()
@@ -164,7 +164,7 @@ class TestWeightsAndStates:
         assert held > 0 or precision == "fp16"
 
     def test_a_state_written_in_place_is_there_once(self):
-        @program(half(1, 4), mb.StateTensorSpec((100, 4), dtype=types.fp16))
+        @built(half(1, 4), mb.StateTensorSpec((100, 4), dtype=types.fp16))
         def running(row, memory):
             before = mb.read_state(input=memory)
             after = mb.slice_update(x=before, update=row, begin=[0, 0], end=[1, 4])

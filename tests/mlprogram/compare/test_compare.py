@@ -3,6 +3,7 @@
 from functools import cache
 from math import inf, log10
 
+from _foreign import built
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
@@ -40,19 +41,12 @@ def network() -> Network:
 def converted(network):
     """`converted("FLOAT16")`: the network as an ML Program of that compute precision."""
     traced = torch.jit.trace(network, torch.zeros(2, 8))
-    made = {}
 
+    @cache
     def convert(precision: str) -> MLProgram:
-        if precision not in made:
-            model = ct.convert(
-                traced,
-                inputs=[ct.TensorType("x", (2, 8))],
-                outputs=[ct.TensorType("y")],
-                compute_precision=ct.precision[precision],
-                **OPTIONS,
-            )
-            made[precision] = MLProgram.from_mlmodel(model)
-        return made[precision]
+        given = {"inputs": [ct.TensorType("x", (2, 8))], "outputs": [ct.TensorType("y")]}
+        model = ct.convert(traced, compute_precision=ct.precision[precision], **given, **OPTIONS)
+        return MLProgram.from_mlmodel(model)
 
     return convert
 
@@ -61,14 +55,13 @@ def converted(network):
 def chain(scale: float = 2.0, name: str = "y") -> MLProgram:
     """relu, mul by `scale`, add: the values h, s and the output."""
 
-    @mb.program(input_specs=[mb.TensorSpec((4,))], opset_version=ct.target.iOS18)
+    @built(mb.TensorSpec((4,)))
     def program(x):
         h = mb.relu(x=x, name="h")
         s = mb.mul(x=h, y=np.array([1, 1, scale, 1], np.float32), name="s")
         return mb.add(x=s, y=h, name=name)
 
-    model = ct.convert(program, compute_precision=ct.precision.FLOAT32, **OPTIONS)
-    return MLProgram.from_mlmodel(model)
+    return program
 
 
 class TestPrograms:
@@ -113,35 +106,26 @@ class TestPrograms:
         assert found.compared >= found.values - 2  # the casts at both ends have their own names
 
     def test_states_start_at_zero(self):
-        specs = [mb.TensorSpec((4,), types.fp16), mb.StateTensorSpec((4,), types.fp16)]
-
-        @mb.program(input_specs=specs, opset_version=ct.target.iOS18)
-        def program(x, memory):
+        @built(mb.TensorSpec((4,), types.fp16), mb.StateTensorSpec((4,), types.fp16))
+        def running(x, memory):
             after = mb.add(x=mb.read_state(input=memory), y=x, name="sum")
             mb.coreml_update_state(state=memory, value=after)
             return mb.mul(x=after, y=after, name="y")
 
-        running = MLProgram.from_mlmodel(ct.convert(program, **OPTIONS))
         for _ in range(2):
             found = diff(running, lambda inputs: {"y": inputs["x"] ** 2}, {"x": np.arange(4)})
             assert found.equal
 
     def test_a_classifier_by_its_probabilities(self):
         def classifier(scale):
-            @mb.program(input_specs=[mb.TensorSpec((1, 3))])
+            labels = ct.ClassifierConfig(["a", "b", "c"])
+            given = {"inputs": [ct.TensorType("x", (1, 3))], "classifier_config": labels}
+
+            @built(mb.TensorSpec((1, 3)), **given)
             def program(x):
                 return mb.softmax(x=mb.mul(x=x, y=np.float32(scale)), axis=-1, name="p")
 
-            labels = ct.ClassifierConfig(["a", "b", "c"])
-            inputs = [ct.TensorType("x", (1, 3))]
-            model = ct.convert(
-                program,
-                inputs=inputs,
-                classifier_config=labels,
-                compute_precision=ct.precision.FLOAT32,
-                skip_model_load=True,
-            )
-            return MLProgram.from_mlmodel(model)
+            return program
 
         found = diff(classifier(2), classifier(3), {"x": [[1, 2, 3]]})
         assert not found.equal and found.first.op == "mul"

@@ -9,6 +9,7 @@ import copy
 import logging
 
 from _foreign import WAYS, agree, halved, normal, package, quiet, same
+from _long import long_but
 import coremltools as ct
 from coremltools.optimize import coreml as cto
 from coremltools.optimize.torch.palettization import (
@@ -207,11 +208,19 @@ IN_FULL = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name, precision",
-    [(name, ct.precision.FLOAT16) for name in COMPRESSIONS]
-    + [(name, ct.precision.FLOAT32) for name in IN_FULL],
+#: Long: their neighbours are quick, and `test_weight_file.py` has every number of bits.
+LONG = (
+    "iOS16 lut1", "iOS16 lut2", "iOS16 lut8", "iOS18 lut1", "iOS18 lut2", "iOS18 lut6",
+    "iOS18 lut8", "sparse int8", "sparse lut4", "int8 tensor",
+)  # fmt: skip
+HALF, FULL = ct.precision.FLOAT16, ct.precision.FLOAT32
+CASES = long_but(
+    [(name, HALF) for name in COMPRESSIONS], *((n, HALF) for n in COMPRESSIONS if n not in LONG)
 )
+CASES += [(name, FULL) for name in IN_FULL]
+
+
+@pytest.mark.parametrize("name, precision", CASES)
 def test_compressed_weights(models, name, precision, tmp_path):
     """What expands to half is rounded to half, in whatever precision the program runs."""
     source, steps, kinds = COMPRESSIONS[name]

@@ -6,7 +6,6 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram
 import numpy as np
-import pytest
 import torch
 
 
@@ -159,8 +158,7 @@ def test_several_outputs_of_an_op_and_some_that_nobody_takes(tmp_path):
 ODD = ["class", "1x", "x/y:0", "a b", "it's", 'say "x"', "états", "v0", "states", "x\\n", "{x}"]
 
 
-@pytest.mark.parametrize("precision, optimize", WAYS)
-def test_any_name_will_do(precision, optimize, tmp_path):
+def test_any_name_will_do(tmp_path):
     """Names are strings to the format: words of Python, quotes and spaces included."""
 
     @build(tmp_path / "p.mlpackage", ((3,), types.fp32), ((3,), types.fp32), **IN_SINGLE)
@@ -170,30 +168,26 @@ def test_any_name_will_do(precision, optimize, tmp_path):
 
     model = ct.models.MLModel(str(path), skip_model_load=True)
     x, y = normal(3), normal(3, seed=1)
-    for i in range(len(ODD) - 3):
-        first, second, inner, result = ODD[i : i + 4]
-        new = dict(zip(("first", "second", "inner", "result"), ODD[i : i + 4], strict=True))
-        program = MLProgram.from_mlmodel(Renamed(model, new), precision=precision)
-        assert list(program.inputs) == [first, second] and list(program.outputs) == [result]
-        found = program.predict({first: x, second: y})
-        np.testing.assert_allclose(found[result], (x + y) * x, rtol=1e-6)
-        assert inner in dict(program.trace({first: x, second: y}))
+    for precision, optimize in WAYS:
+        for i in range(len(ODD) - 3):
+            first, second, inner, result = ODD[i : i + 4]
+            new = dict(zip(("first", "second", "inner", "result"), ODD[i : i + 4], strict=True))
+            program = MLProgram.from_mlmodel(Renamed(model, new), precision=precision)
+            program = program if optimize else program.plain()
+            assert list(program.inputs) == [first, second] and list(program.outputs) == [result]
+            found = program.predict({first: x, second: y})
+            np.testing.assert_allclose(found[result], (x + y) * x, rtol=1e-6)
+            assert inner in dict(program.trace({first: x, second: y}))
 
 
-@pytest.mark.parametrize("precision, optimize", WAYS)
-def test_constants_may_stand_in_the_call(precision, optimize, tmp_path):
+def test_constants_may_stand_in_the_call(tmp_path):
     """The format lets an op hold its constants itself, be it `slice_update` or `write_state`."""
     weight, row = normal(4, 6, 1, 1), normal(1, 4, seed=1)
 
-    @mb.program(
-        input_specs=[
-            mb.TensorSpec((1, 6, 1, 4), dtype=types.fp32),
-            mb.StateTensorSpec((2, 4), dtype=types.fp16),
-            mb.StateTensorSpec((1, 4), dtype=types.fp16),
-        ],
-        opset_version=ct.target.iOS18,
+    @build(
+        tmp_path / "p.mlpackage", ((1, 6, 1, 4), types.fp32), states=[(2, 4), (1, 4)], **IN_SINGLE
     )
-    def program(x, memory, other):
+    def path(x, memory, other):
         y = mb.conv(x=x, weight=weight, bias=weight[:, 0, 0, 0])
         positive = mb.greater(x=mb.squeeze(x=mb.reduce_max(x=y)), y=np.float32(0))
         y = mb.cond(
@@ -208,19 +202,20 @@ def test_constants_may_stand_in_the_call(precision, optimize, tmp_path):
         mb.coreml_update_state(state=other, value=np.float16(row))
         return mb.concat(values=[y, row[None, None]], axis=1, name="y")
 
-    model = package(program, tmp_path / "p.mlpackage", **IN_SINGLE)
-    model = ct.models.MLModel(str(model), skip_model_load=True)
-    found = []
-    for form in (model, Inlined(model)):
-        program = MLProgram.from_mlmodel(form, precision=precision)
-        state = program.make_state()
-        outputs = [program.predict({"x": s * normal(1, 6, 1, 4)}, state)["y"] for s in (1, 0)]
-        found.append([*outputs, state.read_state("memory"), state.read_state("other")])
-    assert not any(operation.type == "const" for operation in program.operations)
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(found[1][2], np.concatenate([0 * row, row]))
-    np.testing.assert_array_equal(found[1][3], row)
+    model = ct.models.MLModel(str(path), skip_model_load=True)
+    for precision, optimize in WAYS:
+        found = []
+        for form in (model, Inlined(model)):
+            program = MLProgram.from_mlmodel(form, precision=precision)
+            program = program if optimize else program.plain()
+            state = program.make_state()
+            outputs = [program.predict({"x": s * normal(1, 6, 1, 4)}, state)["y"] for s in (1, 0)]
+            found.append([*outputs, state.read_state("memory"), state.read_state("other")])
+        assert not any(operation.type == "const" for operation in program.operations)
+        for one, other in zip(*found, strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(found[1][2], np.concatenate([0 * row, row]))
+        np.testing.assert_array_equal(found[1][3], row)
 
 
 class Inlined:

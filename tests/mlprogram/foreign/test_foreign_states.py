@@ -86,8 +86,7 @@ def test_states_written_in_a_loop_and_in_a_branch(tmp_path):
     agree(path, calls, list(expected(calls)))
 
 
-@pytest.mark.parametrize("precision, optimize", WAYS)
-def test_two_outputs_of_one_state_are_apart(precision, optimize, tmp_path):
+def test_two_outputs_of_one_state_are_apart(tmp_path):
     """The same state goes out twice and is written again: neither result moves with it.
 
     Written with what `coreml_update_state` gives, as torch's frontend does: coremltools 9 takes two
@@ -106,24 +105,24 @@ def test_two_outputs_of_one_state_are_apart(precision, optimize, tmp_path):
         other = mb.coreml_update_state(state=two, value=other)
         return flat, mb.identity(x=now, name="now"), mb.identity(x=other, name="other")
 
-    program = MLProgram(path, None, precision, optimize=optimize)
-    state, row = program.make_state(), normal(1, 4)
-    first = program.predict({"row": row}, state)
-    kept = {name: value.copy() for name, value in first.items()}
-    second = program.predict({"row": 4 * row}, state)
-    for name in kept:
-        np.testing.assert_array_equal(first[name], kept[name])
-    zero = np.zeros_like(row)
-    np.testing.assert_array_equal(first["flat"], np.concatenate([row, zero]).reshape(-1))
-    np.testing.assert_array_equal(first["now"], np.concatenate([row, zero]))
-    np.testing.assert_array_equal(first["other"], np.concatenate([row, 2 * row]))
-    np.testing.assert_array_equal(second["other"], np.concatenate([4 * row, 8 * row]))
-    np.testing.assert_array_equal(state.read_state("one"), second["now"])
-    np.testing.assert_array_equal(state.read_state("two"), second["other"])
+    for precision, optimize in WAYS:
+        program = MLProgram(path, None, precision, optimize=optimize)
+        state, row = program.make_state(), normal(1, 4)
+        first = program.predict({"row": row}, state)
+        kept = {name: value.copy() for name, value in first.items()}
+        second = program.predict({"row": 4 * row}, state)
+        for name in kept:
+            np.testing.assert_array_equal(first[name], kept[name])
+        zero = np.zeros_like(row)
+        np.testing.assert_array_equal(first["flat"], np.concatenate([row, zero]).reshape(-1))
+        np.testing.assert_array_equal(first["now"], np.concatenate([row, zero]))
+        np.testing.assert_array_equal(first["other"], np.concatenate([row, 2 * row]))
+        np.testing.assert_array_equal(second["other"], np.concatenate([4 * row, 8 * row]))
+        np.testing.assert_array_equal(state.read_state("one"), second["now"])
+        np.testing.assert_array_equal(state.read_state("two"), second["other"])
 
 
-@pytest.mark.parametrize("precision, optimize", WAYS)
-def test_a_value_outlives_the_states_that_it_was_written_to(precision, optimize, tmp_path):
+def test_a_value_outlives_the_states_that_it_was_written_to(tmp_path):
     """One value goes into two states and out; a row of one state is written over afterwards.
 
     As it stands: a pass of coremltools 9 fails on a value that two states take.
@@ -141,22 +140,22 @@ def test_a_value_outlives_the_states_that_it_was_written_to(precision, optimize,
         both = mb.identity(x=double, name="double"), mb.identity(x=double, name="again")
         return before, *both
 
-    program = MLProgram(path, None, precision, optimize=optimize)
-    state, x = program.make_state(), normal(2, 4)
-    for turn in range(2):
-        found = program.predict({"x": x}, state)
-        half = np.concatenate([x[:1], 2 * x[1:]])
-        np.testing.assert_array_equal(found["before"], turn * half)
-        np.testing.assert_array_equal(found["double"], 2 * x)
-        np.testing.assert_array_equal(found["again"], 2 * x)
-        found["double"] += 1  # an output is the caller's own: neither state nor output follows
-        np.testing.assert_array_equal(found["again"], 2 * x)
-        np.testing.assert_array_equal(state.read_state("one"), half)
-        np.testing.assert_array_equal(state.read_state("two"), 2 * x)
+    for precision, optimize in WAYS:
+        program = MLProgram(path, None, precision, optimize=optimize)
+        state, x = program.make_state(), normal(2, 4)
+        for turn in range(2):
+            found = program.predict({"x": x}, state)
+            half = np.concatenate([x[:1], 2 * x[1:]])
+            np.testing.assert_array_equal(found["before"], turn * half)
+            np.testing.assert_array_equal(found["double"], 2 * x)
+            np.testing.assert_array_equal(found["again"], 2 * x)
+            found["double"] += 1  # an output is the caller's own: neither state nor output follows
+            np.testing.assert_array_equal(found["again"], 2 * x)
+            np.testing.assert_array_equal(state.read_state("one"), half)
+            np.testing.assert_array_equal(state.read_state("two"), 2 * x)
 
 
-@pytest.mark.parametrize("precision, optimize", WAYS)
-def test_an_update_of_what_the_state_no_longer_holds(precision, optimize, tmp_path):
+def test_an_update_of_what_the_state_no_longer_holds(tmp_path):
     """Two updates start from one reading; the second one's write has the last word, not both."""
 
     @build(tmp_path / "p.mlpackage", ((1, 4), types.fp16), states=[(3, 4)], **AS_IT_STANDS)
@@ -171,16 +170,18 @@ def test_an_update_of_what_the_state_no_longer_holds(precision, optimize, tmp_pa
         mb.coreml_update_state(state=memory, value=third)
         return between, seen
 
-    program = MLProgram(path, None, precision, optimize=optimize)
-    state, row = program.make_state(), normal(1, 4)
-    found = program.predict({"row": row}, state)
-    np.testing.assert_array_equal(found["between"], np.concatenate([row, 0 * row, 0 * row]))
-    np.testing.assert_array_equal(found["seen"], found["between"])
-    np.testing.assert_array_equal(state.read_state("memory"), np.concatenate([0 * row, row, row]))
+    for precision, optimize in WAYS:
+        program = MLProgram(path, None, precision, optimize=optimize)
+        state, row = program.make_state(), normal(1, 4)
+        found = program.predict({"row": row}, state)
+        np.testing.assert_array_equal(found["between"], np.concatenate([row, 0 * row, 0 * row]))
+        np.testing.assert_array_equal(found["seen"], found["between"])
+        np.testing.assert_array_equal(
+            state.read_state("memory"), np.concatenate([0 * row, row, row])
+        )
 
 
-@pytest.mark.parametrize("precision, optimize", WAYS)
-def test_an_output_and_a_state_of_one_op_are_apart(precision, optimize, tmp_path):
+def test_an_output_and_a_state_of_one_op_are_apart(tmp_path):
     """The last hidden vector goes out and is kept: a caller who changes one leaves the other."""
     inward, inner = normal(4, 3) / 2, normal(4, 4) / 2
 
@@ -192,16 +193,17 @@ def test_an_output_and_a_state_of_one_op_are_apart(precision, optimize, tmp_path
         mb.coreml_update_state(state=hidden, value=last)
         return y
 
-    program = MLProgram(path, None, precision, optimize=optimize)
-    state, hidden = program.make_state(), np.zeros((1, 4), np.float32)
-    (name,) = program.outputs
-    for turn in range(3):
-        x = normal(2, 1, 3, seed=turn)
-        found = program.predict({"x": x}, state)[name]
-        for row in x:
-            hidden = np.tanh(row @ inward.T + hidden @ inner.T)
-        np.testing.assert_allclose(found[0], hidden, atol=2e-3)
-        found[:] = 7
+    for precision, optimize in WAYS:
+        program = MLProgram(path, None, precision, optimize=optimize)
+        state, hidden = program.make_state(), np.zeros((1, 4), np.float32)
+        (name,) = program.outputs
+        for turn in range(3):
+            x = normal(2, 1, 3, seed=turn)
+            found = program.predict({"x": x}, state)[name]
+            for row in x:
+                hidden = np.tanh(row @ inward.T + hidden @ inner.T)
+            np.testing.assert_allclose(found[0], hidden, atol=2e-3)
+            found[:] = 7
 
 
 def keeping(path, rows: int):

@@ -1,7 +1,4 @@
-"""Groups of ops that run as one kernel: found where they are, only there, with equal results."""
-
-import subprocess
-import sys
+"""Attention that runs as one kernel, as this project's converter writes it, and as others do."""
 
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
@@ -18,9 +15,10 @@ NUMBERS = {"fp16": np.float16, "fp32": np.float32}
 CLOSED = -32000.0  # what a mask adds to a slot that takes no part
 
 
-def groups(path) -> list[str]:
+def groups(path, **options) -> list[str]:
     """The kinds of groups in a program."""
-    return [step.kernel for step in MLProgram(path).plan.main.steps if len(step.operations) > 1]
+    steps = MLProgram(path, **options).plan.main.steps
+    return [step.kernel for step in steps if len(step.operations) > 1]
 
 
 def both(path, precision: str, inputs: dict) -> list[np.ndarray]:
@@ -56,16 +54,17 @@ def numbers(specs: dict, seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def attention(dtype: str, rows: int, slots: list[int], mask_rows: int, heads=2, depth=32) -> dict:
-    """Inputs of attention with a cache in one part or two."""
-    shapes = {"q": (1, heads, rows, depth), "mask": (1, 1, mask_rows, sum(slots))}
-    for i, n in enumerate(slots):
-        shapes |= {f"k{i}": (1, heads, n, depth), f"v{i}": (1, heads, n, depth)}
-    return {name: (shape, dtype) for name, shape in shapes.items()}
+def number(like, value):
+    return (np.float16 if like.dtype == types.fp16 else np.float32)(value)
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+DEPTH = 32
 
 
 def attend(q, mask, *cache, see=False):
-    """The ops of attention; see: give what softmax makes as well, so that it has to be made."""
+    """Over a cache in one part or two; see: give what softmax makes as well, so that it is made."""
     keys, values = cache[0::2], cache[1::2]
     scores = [mb.matmul(x=q, y=k, transpose_y=True) for k in keys]
     scores = mb.concat(values=scores, axis=-1) if len(scores) > 1 else scores[0]
@@ -78,6 +77,91 @@ def attend(q, mask, *cache, see=False):
     return (output, weights) if see else output
 
 
+def repeat(x):
+    """Each head twice, as `repeat` of an axis in between makes it."""
+    _, heads, slots, depth = x.shape
+    x = mb.tile(x=mb.expand_dims(x=x, axes=[2]), reps=[1, 1, 2, 1, 1])
+    return mb.reshape(x=x, shape=[1, heads * 2, slots, depth])
+
+
+def interleave(x):
+    """The same as `repeat_interleave` of torch.export makes it."""
+    _, heads, slots, depth = x.shape
+    x = mb.tile(x=mb.transpose(x=x, perm=[1, 0, 2, 3]), reps=[2, 1, 1, 1])
+    x = mb.transpose(x=mb.reshape(x=x, shape=[2, heads, 1, slots, depth]), perm=[1, 0, 2, 3, 4])
+    x = mb.reshape(x=x, shape=[heads * 2, 1, slots, depth])
+    return mb.transpose(x=x, perm=[1, 0, 2, 3])
+
+
+def softmax(x):
+    raised = mb.exp(x=mb.sub(x=x, y=mb.reduce_max(x=x, axes=[-1], keep_dims=True)))
+    return mb.real_div(x=raised, y=mb.reduce_sum(x=raised, axes=[-1], keep_dims=True))
+
+
+def spelled_out(q, mask, k, v):
+    """ANEMLL."""
+    scores = mb.matmul(x=q, y=repeat(k), transpose_y=True)
+    scores = mb.mul(x=scores, y=number(q, 0.125))
+    return mb.matmul(x=softmax(mb.add(x=scores, y=mask)), y=repeat(v))
+
+
+def by_columns(q, mask, k, v):
+    """0seba: the heads that share a key head, one such group after the other."""
+    columns, mask = mb.transpose(x=q, perm=[0, 1, 3, 2]), mb.transpose(x=mask, perm=[0, 1, 3, 2])
+    parts = [mb.split(x=x, num_splits=k.shape[1], axis=1) for x in (columns, k, v)]
+    found = []
+    for q_, k_, v_ in zip(*parts, strict=True):
+        scores = mb.mul(x=mb.matmul(x=k_, y=q_), y=number(q, 0.125))
+        weights = mb.softmax(x=mb.add(x=scores, y=mask), axis=2)
+        found.append(mb.matmul(x=weights, y=v_, transpose_x=True))
+    return mb.concat(values=found, axis=1)
+
+
+def broadcast(q, mask, k, v):
+    wide = mb.reshape(x=q, shape=[1, k.shape[1], 2, q.shape[2], DEPTH])
+    k, v = (mb.expand_dims(x=x, axes=[2]) for x in (k, v))
+    scores = mb.matmul(x=wide, y=k, transpose_y=True)
+    scores = mb.real_div(x=scores, y=number(q, 8))
+    y = mb.matmul(x=mb.softmax(x=mb.add(x=mask, y=scores), axis=-1), y=v)
+    return mb.reshape(x=y, shape=q.shape)
+
+
+def one_op(q, mask, k, v):
+    """torch.export, and the recipe of Apple's."""
+    return mb.scaled_dot_product_attention(
+        query=q, key=interleave(k), value=interleave(v), attn_mask=mask
+    )
+
+
+#: What each form multiplies scores with.
+SCALES = {attend: 1, spelled_out: 0.125, by_columns: 0.125, broadcast: 0.125, one_op: DEPTH**-0.5}
+ROWS = [2, 20]
+
+
+def attention(form, dtype: str, rows: int, slots: list[int], mask_rows: int) -> dict:
+    """Inputs; where others than this project write them, two heads share one of the keys."""
+    heads = 2 if form is attend else 4
+    shapes = {"q": (1, heads, rows, DEPTH), "mask": (1, 1, mask_rows, sum(slots))}
+    for i, n in enumerate(slots):
+        shapes |= {f"k{i}": (1, 2, n, DEPTH), f"v{i}": (1, 2, n, DEPTH)}
+    return {name: (shape, dtype) for name, shape in shapes.items()}
+
+
+@pytest.fixture(scope="module")
+def attending(tmp_path_factory):
+    """`attending(form, dtype, rows, slots, mask_rows)` -> a package and its specs, made once."""
+    made = {}
+
+    def make(*case):
+        if str(case) not in made:
+            specs = attention(*case)
+            path = build(specs, case[0], tmp_path_factory.mktemp("attention") / "a.mlpackage")
+            made[str(case)] = path, specs
+        return made[str(case)]
+
+    return make
+
+
 def masks(rows: int, slots: int) -> list[np.ndarray]:
     """(1, 1, rows, slots): nothing closed, causal, and whole stretches closed to all rows."""
     nothing, causal, holes = np.zeros((3, 1, 1, rows, slots))
@@ -87,39 +171,41 @@ def masks(rows: int, slots: int) -> list[np.ndarray]:
     return [nothing, causal, holes]
 
 
-def exact_attention(inputs: dict, parts: int) -> np.ndarray:
+def exact_attention(inputs: dict, scale: float) -> np.ndarray:
     """In float64."""
     wide = {name: value.astype(np.float64) for name, value in inputs.items()}
-    keys, values = (np.concatenate([wide[f"{c}{i}"] for i in range(parts)], 2) for c in "kv")
-    scores = wide["q"] @ keys.swapaxes(-1, -2) + wide["mask"]
+    keys, values = (np.concatenate([v for k, v in wide.items() if k[0] == c], 2) for c in "kv")
+    shared = wide["q"].shape[1] // keys.shape[1]
+    keys, values = (np.repeat(x, shared, axis=1) for x in (keys, values))
+    scores = wide["q"] @ keys.swapaxes(-1, -2) * scale + wide["mask"]
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True) @ values
 
 
 class TestAttention:
     @pytest.mark.parametrize("dtype", TYPES)
-    @pytest.mark.parametrize("rows, slots, mask_rows", [
-        (1, [40], 1), (3, [17], 3), (3, [24, 1], 1), (2, [16, 2], 2), (64, [70], 64),
-        (40, [64, 40], 40),
+    @pytest.mark.parametrize("form, rows, slots, mask_rows", [
+        (attend, 1, [40], 1), (attend, 3, [17], 3), (attend, 3, [24, 1], 1),
+        (attend, 2, [16, 2], 2), (attend, 64, [70], 64), (attend, 40, [64, 40], 40),
+        *((form, rows, [50], rows) for form in SCALES if form is not attend for rows in ROWS),
     ])  # fmt: skip
-    def test_is_that_of_its_ops(self, tmp_path, dtype, rows, slots, mask_rows):
-        specs = attention(dtype, rows, slots, mask_rows)
-        path = build(specs, attend, tmp_path / "a.mlpackage")
-        assert groups(path) == ["attention"]
-        inputs = numbers(specs)
-        inputs["q"] /= inputs["q"].dtype.type(32**0.5)
+    def test_is_that_of_its_ops(self, attending, form, dtype, rows, slots, mask_rows):
+        path, specs = attending(form, dtype, rows, slots, mask_rows)
+        assert groups(path) == ["attention"] * (2 if form is by_columns else 1)
+        assert "attention" not in groups(path, without=["attention"])
+        inputs, own = numbers(specs), form is attend
+        inputs["q"] /= inputs["q"].dtype.type(32**0.5 if own else 1)
         for mask in masks(mask_rows, sum(slots)):
-            inputs["mask"] = mask.astype(inputs["q"].dtype)
+            inputs["mask"] = mask.astype(NUMBERS[dtype])
             fused, plain = both(path, dtype, inputs)
             assert_close(fused, plain, ulps=2 if dtype == "fp16" else 16, dtype=dtype)
-            assert_close(fused, exact_attention(inputs, len(slots)), 4 if dtype == "fp16" else 32,
-                         dtype=dtype)  # fmt: skip
+            exactness = {"fp16": 4 if own else 6, "fp32": 32}[dtype]
+            assert_close(fused, exact_attention(inputs, SCALES[form]), exactness, dtype)
 
-    @pytest.mark.parametrize("rows", [2, 20])
-    def test_what_a_closed_slot_holds_shows_where_the_ops_show_it(self, tmp_path, rows):
+    @pytest.mark.parametrize("rows", ROWS)
+    def test_what_a_closed_slot_holds_shows_where_the_ops_show_it(self, attending, rows):
         """Nothing, if it is small; a score beyond the mask, an infinity and nan come through."""
-        specs = attention("fp16", rows, [48, 2], rows)
-        path = build(specs, attend, tmp_path / "a.mlpackage")
+        path, specs = attending(attend, "fp16", rows, [48, 2], rows)
         inputs = numbers(specs)
         inputs["mask"][...] = 0
         inputs["mask"][..., 16:48] = CLOSED
@@ -135,145 +221,42 @@ class TestAttention:
         assert seen == [True, True, False, False, False, False]
 
     @pytest.mark.parametrize("dtype", TYPES)
-    @pytest.mark.parametrize("rows", [2, 20])
-    def test_closed_slots_win_where_open_ones_score_less(self, tmp_path, dtype, rows):
+    @pytest.mark.parametrize("rows", ROWS)
+    @pytest.mark.parametrize("form", SCALES)
+    def test_closed_slots_win_where_open_ones_score_less(self, attending, form, dtype, rows):
         """Of one row and one head alone; the closed ones hold nothing but take from the sum."""
-        specs = attention(dtype, rows, [48, 2], rows)
-        path = build(specs, attend, tmp_path / "a.mlpackage")
+        path, specs = attending(form, dtype, rows, [48, 2] if form is attend else [50], rows)
         inputs = {name: np.zeros(shape, NUMBERS[dtype]) for name, (shape, _) in specs.items()}
         inputs["mask"][..., 16:48] = -40000
-        for part, size in ((0, 16), (1, 2)):
-            inputs[f"k{part}"][..., :size, 0], inputs[f"v{part}"][..., :size, :] = -16, 1
-        for score in (-54000, -40032, -40000, -39968, -30048, -20000):
-            inputs["q"][:, 1, rows - 1, 0] = -score / 16
+        for part in [name for name in specs if name[0] == "k"]:
+            keys, values = inputs[part], inputs[part.replace("k", "v")]
+            for places in (slice(16), slice(48, 50)) if part == "k0" else (slice(2),):
+                keys[..., places, 0], values[..., places, :] = -16 / SCALES[form], 1
+        far = (-54000, -30048, -20000) if form is attend else ()
+        for score in (-40032, -40000, -39968, *far):
+            inputs["q"][:, -1, rows - 1, 0] = -score / 16
             fused, plain = both(path, dtype, inputs)
             np.testing.assert_allclose(fused, plain, rtol=2e-3)
-            wins = {-54000: 0, -40000: 18 / 50}.get(score, float(score > -40000))
-            assert plain[0, 1, -1, 0] == pytest.approx(wins, rel=1e-3, abs=1e-3)
             assert plain[0, 0, 0, 0] == pytest.approx(1, rel=1e-3)
+            if form is attend:
+                wins = {-54000: 0, -40000: 18 / 50}.get(score, float(score > -40000))
+                assert plain[0, 1, -1, 0] == pytest.approx(wins, rel=1e-3, abs=1e-3)
 
     @pytest.mark.parametrize("dtype", TYPES)
-    @pytest.mark.parametrize("rows, slots", [(2, 28), (20, 37)])
-    def test_a_row_whose_mask_is_the_least_number_takes_the_mean(
-        self, tmp_path, dtype, rows, slots
-    ):
-        """As of a row that stands for nothing; what fills its vector up has no share."""
-        specs = attention(dtype, rows, [slots], rows)
-        path = build(specs, attend, tmp_path / "a.mlpackage")
+    @pytest.mark.parametrize("rows", ROWS)
+    @pytest.mark.parametrize("form", SCALES)
+    def test_a_row_that_is_closed_altogether(self, attending, form, dtype, rows):
+        """To the least number the mean is left; to minus infinity NaN, or 0 of the one op. What
+        fills its vector up has no share."""
+        path, specs = attending(form, dtype, rows, [37] if form is attend else [50], rows)
         inputs = numbers(specs)
-        inputs["mask"][...] = 0
-        inputs["mask"][..., 1, :] = np.finfo(NUMBERS[dtype]).min
         inputs["q"] *= inputs["q"].dtype.type(0.01)  # a sum beyond the least would be -inf
-        fused, plain = both(path, dtype, inputs)
-        np.testing.assert_allclose(fused, plain, rtol=2e-3, atol=2e-3)
-        if dtype == "fp32":
-            np.testing.assert_allclose(
-                fused[:, :, 1], inputs["v0"].mean(axis=-2), rtol=1e-5, atol=1e-5
-            )
-
-    def test_weights_that_someone_else_reads_are_made(self, tmp_path):
-        specs = attention("fp32", 2, [16], 2)
-        path = build(specs, lambda *inputs: attend(*inputs, see=True), tmp_path / "a.mlpackage")
-        assert groups(path) == []
-
-    def test_softmax_over_another_axis_is_another_op(self, tmp_path):
-        def body(q, mask, k0, v0):
-            scores = mb.add(x=mb.matmul(x=q, y=k0, transpose_y=True), y=mask)
-            return mb.matmul(x=mb.softmax(x=scores, axis=-2), y=v0)
-
-        specs = attention("fp32", 16, [16], 16)
-        assert groups(build(specs, body, tmp_path / "a.mlpackage")) == []
-
-
-class TestRmsNorm:
-    @staticmethod
-    def body(axis: int, weight: np.ndarray | None, sign=-1.0):
-        def body(x):
-            half = np.float16 if x.dtype == types.fp16 else np.float32
-            pair = mb.concat(values=[x, mb.mul(x=x, y=half(sign))], axis=axis)
-            normal = mb.layer_norm(x=pair, axes=[axis], epsilon=half(1e-5))
-            y = mb.slice_by_index(x=normal, begin=[0] * x.rank, end=list(x.shape))
-            return y if weight is None else mb.mul(x=y, y=weight.astype(half))
-
-        return body
-
-    @pytest.mark.parametrize("dtype", TYPES)
-    @pytest.mark.parametrize("weighted, shape, axis", [
-        (True, (1, 48, 1, 1), 1), (False, (1, 48, 1, 21), 1), (False, (2, 5, 40), 2),
-        (True, (2, 5, 40), 2), (True, (1, 80, 1, 300), 1),
-    ])  # fmt: skip
-    def test_is_that_of_its_ops(self, tmp_path, dtype, weighted, shape, axis):
-        weight = None
-        if weighted:
-            aligned = [n if i == axis else 1 for i, n in enumerate(shape)]
-            weight = np.random.default_rng(1).standard_normal(aligned)
-        specs = {"x": (shape, dtype)}
-        path = build(specs, self.body(axis, weight), tmp_path / "n.mlpackage")
-        assert groups(path) == ["rms_norm"]
-        inputs = numbers(specs)
-        fused, plain = both(path, dtype, inputs)
-        x = inputs["x"].astype(np.float64)
-        exact = x / np.sqrt((x**2).mean(axis, keepdims=True) + 1e-5)
-        exact = exact if weight is None else exact * weight.astype(NUMBERS[dtype])
-        for expected in (plain, exact):
-            assert_close(fused, expected, 2 if dtype == "fp16" else 8, dtype)
-
-    def test_of_another_pair_is_a_layer_norm(self, tmp_path):
-        path = build(
-            {"x": ((1, 48, 1, 4), "fp32")}, self.body(1, None, sign=-2.0), tmp_path / "n.mlpackage"
-        )
-        assert groups(path) == []
-
-
-class TestGate:
-    @pytest.mark.parametrize("dtype", TYPES)
-    @pytest.mark.parametrize("shape", [(1, 7), (1, 96, 1, 1), (1, 200, 1, 64)])
-    def test_is_that_of_its_ops(self, tmp_path, dtype, shape):
-        specs = {"gate": (shape, dtype), "x": (shape, dtype)}
-        path = build(
-            specs, lambda gate, x: mb.mul(x=x, y=mb.silu(x=gate)), tmp_path / "g.mlpackage"
-        )
-        assert groups(path) == ["gated"]
-        inputs = numbers(specs)
-        inputs["gate"] *= 8
-        inputs["gate"].flat[:4] = [-100, 100, 0, -11]
-        fused, plain = both(path, dtype, inputs)
-        assert_close(fused, plain, 1 if dtype == "fp16" else 4, dtype)
-
-    def test_with_a_factor_of_another_shape_is_two_ops(self, tmp_path):
-        specs = {"gate": ((4, 8), "fp32"), "x": ((1, 8), "fp32")}
-        path = build(
-            specs, lambda gate, x: mb.mul(x=x, y=mb.silu(x=gate)), tmp_path / "g.mlpackage"
-        )
-        assert groups(path) == []
-
-    def test_times_itself_is_two_ops(self, tmp_path):
-        """As a gate of itself it would read the silu that the group does not make."""
-
-        def square(gate):
-            opened = mb.silu(x=gate)
-            return mb.mul(x=opened, y=opened)
-
-        path = build({"gate": ((4, 8), "fp32")}, square, tmp_path / "g.mlpackage")
-        assert groups(path) == []
-
-
-def test_long_attention_runs_in_a_thread_with_a_small_stack():
-    """Rows of the mask are as long as the cache: none of them may lie on the stack."""
-    code = """
-import threading, torch
-from mlprogram.kernels.native import ops as native_ops
-slots = 65536
-attend = native_ops.attention((1, 2, 8), (slots,), 1, torch.float16)
-q, mask = torch.randn(1, 2, 8).half(), torch.zeros(1, slots).half()
-cache = torch.randn(2, 1, slots, 8).half()
-def work():
-    out = attend(q, mask, *cache)
-    print(out.isfinite().all().item())
-threading.stack_size(192 * 1024)
-thread = threading.Thread(target=work)
-thread.start()
-thread.join()
-"""
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (found.returncode, found.stdout.strip()) == (0, "True"), found.stderr
+        for closed in (np.finfo(NUMBERS[dtype]).min, -np.inf):
+            inputs["mask"][...] = 0
+            inputs["mask"][..., 1, :] = closed
+            fused, plain = both(path, dtype, inputs)
+            np.testing.assert_allclose(fused, plain, rtol=2e-3, atol=2e-3)
+            if form is attend and dtype == "fp32" and np.isfinite(closed):
+                mean = inputs["v0"].mean(axis=-2)
+                np.testing.assert_allclose(fused[:, :, 1], mean, rtol=1e-5, atol=1e-5)
+        assert np.isnan(plain[:, :, 1]).all() or (form is one_op and not plain[:, :, 1].any())

@@ -106,17 +106,6 @@ class TestAttention:
         path = make(attention((1, 2, 3, 40), z=typed("fp32", 1)), ATTENTION, ["y", "z"])
         refused(path, "op 'softmax'", inputs=arrays(ATTENTION))
 
-    def test_an_input_that_is_missing_or_stands_in_the_op(self, make):
-        for drop, key in itertools.product(range(4), "xy"):
-            operations = attention((1, 2, 3, 40))
-            if key in operations[drop].inputs:
-                del operations[drop].inputs[key]
-                path = make(operations, ATTENTION)
-                refused(path, f"needs a value for its input '{key}'", inputs=arrays(ATTENTION))
-        operations = attention((1, 2, 3, 40))
-        operations[1].inputs["y"].arguments[0].value.CopyFrom(const(np.ones((3, 40), np.float32)))
-        same(make(operations, ATTENTION), ATTENTION)
-
     @pytest.mark.parametrize(("axis", "sizes"), [(-1, [30, 10]), (-2, [2, 1]), (3, [10, 30])])
     def test_parts_that_are_split_otherwise(self, make, axis, sizes):
         """Keys in two parts of 30 and 10 slots, and what the ops declare of them is right."""
@@ -210,10 +199,6 @@ class TestProducts:
             "constexpr_blockwise_shift_scale", {"w": typed("fp32", 32, 32, 1, 1)},
             data=data, scale=const(np.ones(scale, np.float32)),
         )  # fmt: skip
-
-    def test_weights_by_row(self, make):
-        path = make([self.scaled((32, 32, 1, 1), (32, 1, 1, 1)), self.conv("w")], self.X)
-        same(path, self.X)
 
     def test_no_tokens(self, make):
         """Found by fuzzing: the plain convolution refused x of size 0."""

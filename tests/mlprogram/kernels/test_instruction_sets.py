@@ -28,7 +28,7 @@ ARM = "aarch64-linux-gnu-gcc"
 SANITIZED = ["-fsanitize=undefined,address", "-fno-sanitize-recover=all", "-O1"]
 BUILDS = {
     "AVX-512": ("AVX512", [HERE, "-march=x86-64-v4"]),
-    "AVX2": ("AVX2", [HERE, "-march=x86-64-v3"]),
+    "AVX2": ("AVX2", [HERE, "-march=x86-64-v3", "-O1"]),  # in half the time
     "plain": ("", [HERE, "-march=x86-64"]),
     "sanitized": ("", [HERE, "-march=native", *SANITIZED]),
     "sanitized plain": ("", [HERE, "-march=x86-64", *SANITIZED]),

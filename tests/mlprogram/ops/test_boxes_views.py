@@ -1,13 +1,13 @@
 """Attention, box suppression, and which ops give their input back."""
 
-from _oracle import few
+from _oracle import FLOATS, few, run, suppress, theirs
 from hypothesis import given
 from hypothesis import strategies as st
 from mlprogram.analysis.aliases import VIEWS
 from mlprogram.ops import OPS
 import numpy as np
 import pytest
-from test_shapes_slices import FLOATS, grid, numbers, ours, same, theirs
+from test_shapes_slices import grid, numbers, same
 import torch
 
 # --- attention --------------------------------------------------------------------------------
@@ -25,31 +25,12 @@ def test_attention(batch, mask, dtype):
         values[..., 0] = 1  # no row is closed altogether
         arguments["attn_mask"] = values > 0 if mask == "bool" else values
     wide = {k: v if v.dtype == bool else v.astype(np.float32) for k, v in arguments.items()}
-    y = ours("scaled_dot_product_attention", **arguments)
+    y = run("scaled_dot_product_attention", **arguments)
     want = theirs("scaled_dot_product_attention", **wide)
     same(y, want.astype(dtype), dtype, 1e-5 if dtype == np.float32 else 2e-3)
 
 
 # --- boxes ------------------------------------------------------------------------------------
-
-
-def suppress(boxes, scores, iou, limit, count, per_class):
-    """Indices that survive, by comparing every pair of boxes in plain Python."""
-    best, kind = scores.max(-1), scores.argmax(-1)
-    edges = [(x - w / 2, y - h / 2, x + w / 2, y + h / 2) for x, y, w, h in boxes.tolist()]
-    kept = []
-    for i in sorted(range(len(best)), key=lambda i: -best[i]):
-        a = edges[i]
-        for j in kept:
-            b = edges[j]
-            w, h = (max(0, min(a[k + 2], b[k + 2]) - max(a[k], b[k])) for k in (0, 1))
-            areas = [(e[2] - e[0]) * (e[3] - e[1]) for e in (a, b)]
-            if w * h > iou * (sum(areas) - w * h) and (not per_class or kind[i] == kind[j]):
-                break
-        else:
-            if best[i] >= limit:
-                kept.append(i)
-    return (kept or [int(best.argmax())])[:count]
 
 
 @few
@@ -66,8 +47,8 @@ def test_non_maximum_suppression(shape, iou, limit, most, per_class, seed):
     boxes = numbers(batch, count, 4, low=0, high=9, seed=seed)
     scores = numbers(batch, count, kinds, seed=seed + 100)
     common = {"iou_threshold": iou, "max_boxes": most, "per_class_suppression": per_class}
-    y = ours("non_maximum_suppression", boxes=boxes, scores=scores, score_threshold=limit, **common)
-    new = ours("non_maximum_suppression", boxes=boxes.mT, scores=scores.mT, **common)
+    y = run("non_maximum_suppression", boxes=boxes, scores=scores, score_threshold=limit, **common)
+    new = run("non_maximum_suppression", boxes=boxes.mT, scores=scores.mT, **common)
     assert len(y) == 4 and len(new) == 3
     for b in range(batch):
         kept = suppress(boxes[b], scores[b], iou, limit, most, per_class)
@@ -86,8 +67,8 @@ def test_boxes_that_overlap_by_the_threshold_go_since_ios_17(iou, left):
     boxes = np.float32([[[1, 1, 2, 2], [1.5, 2, 1, 2], [9, 9, 1, 1]]])
     scores = np.float32([[[2], [4], [1]]])
     common = {"iou_threshold": np.float32(iou), "max_boxes": 3, "per_class_suppression": False}
-    y = ours("non_maximum_suppression", boxes=boxes, scores=scores, score_threshold=-9, **common)
-    new = ours("non_maximum_suppression", boxes=boxes.mT, scores=scores.mT, **common)
+    y = run("non_maximum_suppression", boxes=boxes, scores=scores, score_threshold=-9, **common)
+    new = run("non_maximum_suppression", boxes=boxes.mT, scores=scores.mT, **common)
     assert np.asarray(y[3]).tolist() == [3 if iou == 0.2 else left + 1]
     kept = [1, 0, 2] if left == 2 else [1, 2, -1]
     assert np.asarray(new[2])[0].tolist() == kept

@@ -3,10 +3,11 @@
 The oracles are as in `test_shapes_slices.py`, whose helpers this file uses.
 """
 
+from _oracle import FLOATS, run
 from mlprogram.errors import InvalidInput
 import numpy as np
 import pytest
-from test_shapes_slices import DTYPES, FLOATS, grid, numbers, ours, same
+from test_shapes_slices import DTYPES, grid, numbers, same
 import torch
 from torch.nn import functional as F
 
@@ -38,21 +39,21 @@ def test_scatter(dtype, mode):
     data = numbers(4, 3, 2, dtype=dtype)
     indices = np.int32([2, 0, 2 if mode != "update" else -1])
     updates = numbers(4, 3, 2, seed=1, dtype=dtype, low=1)
-    y = ours("scatter", data=data, indices=indices, updates=updates, axis=1, mode=mode)
+    y = run("scatter", data=data, indices=indices, updates=updates, axis=1, mode=mode)
     writes = [((slice(None), i), updates[:, n]) for n, i in enumerate(indices % 3)]
     same(y, combine(mode, data, writes), dtype, tolerance)
     more = {"indices": indices[:, None], "updates": updates[:, :, None]}  # indices of two axes
-    same(ours("scatter", data=data, **more, axis=1, mode=mode), y, dtype, 0)
+    same(run("scatter", data=data, **more, axis=1, mode=mode), y, dtype, 0)
 
     along = np.stack([np.roll(np.int32([2, 0, 1]), i) for i in range(8)], 1).reshape(3, 4, 2)
     along = np.moveaxis(along, 0, 1)
-    y = ours("scatter_along_axis", data=data, indices=along, updates=updates, axis=1, mode=mode)
+    y = run("scatter_along_axis", data=data, indices=along, updates=updates, axis=1, mode=mode)
     writes = [((p[0], along[p], p[2]), updates[p]) for p in np.ndindex(along.shape)]
     same(y, combine(mode, data, writes), dtype, tolerance)
 
     points = np.int32([[3, 1], [0, 2], [3, 1 if mode != "update" else 0]])
     rows = updates[:3, 0]
-    y = ours("scatter_nd", data=data, indices=points, updates=rows, mode=mode)
+    y = run("scatter_nd", data=data, indices=points, updates=rows, mode=mode)
     writes = [(tuple(p), rows[n]) for n, p in enumerate(points)]
     same(y, combine(mode, data, writes), dtype, tolerance)
 
@@ -60,13 +61,13 @@ def test_scatter(dtype, mode):
 def test_scatter_of_nothing_leaves_all_as_it_was():
     data, none = numbers(6, 2), np.zeros((0, 1), np.int32)
     updates = np.zeros((0, 2), np.float32)
-    same(ours("scatter_nd", data=data, indices=none, updates=updates, mode="update"), data)
-    same(ours("scatter", data=data, indices=none[:, 0], updates=updates, mode="update"), data)
+    same(run("scatter_nd", data=data, indices=none, updates=updates, mode="update"), data)
+    same(run("scatter", data=data, indices=none[:, 0], updates=updates, mode="update"), data)
 
 
 def test_scatter_of_half_is_rounded_once():
     data, updates = np.float16([2048]), np.ones((4,), np.float16)
-    same(ours("scatter", data=data, indices=np.zeros(4, np.int32), updates=updates), [2052])
+    same(run("scatter", data=data, indices=np.zeros(4, np.int32), updates=updates), [2052])
 
 
 @pytest.mark.parametrize("index, validate", [(3, None), (-4, None), (-1, True), (3, True)])
@@ -74,15 +75,15 @@ def test_indices_outside_are_refused(index, validate):
     x, at = numbers(3, 2), {"indices": np.int32([index]), "validate_indices": validate}
     along, nd = np.full((1, 2), index, np.int32), np.int32([[index]])
     with pytest.raises(InvalidInput, match=r"outside \[0, 3\)"):
-        ours("gather", x=x, **at)
+        run("gather", x=x, **at)
     with pytest.raises(InvalidInput, match="gather_along_axis"):
-        ours("gather_along_axis", x=x, **at | {"indices": along})
+        run("gather_along_axis", x=x, **at | {"indices": along})
     with pytest.raises(InvalidInput, match="gather_nd"):
-        ours("gather_nd", x=x, **at | {"indices": nd})
+        run("gather_nd", x=x, **at | {"indices": nd})
     with pytest.raises(InvalidInput, match="scatter"):
-        ours("scatter", data=x, updates=x[:1], **at)
+        run("scatter", data=x, updates=x[:1], **at)
     with pytest.raises(InvalidInput, match="scatter_nd"):
-        ours("scatter_nd", data=x, updates=x[:1], **at | {"indices": nd})
+        run("scatter_nd", data=x, updates=x[:1], **at | {"indices": nd})
 
 
 def test_unchecked_indices_outside_stay_in_memory():
@@ -90,24 +91,21 @@ def test_unchecked_indices_outside_stay_in_memory():
     x, index, row = numbers(3, 2), np.int32([-4, 1, 3]), np.full((1, 2), 9, np.float32)
     nd, along = index[:, None], np.repeat(index[:, None], 2, 1)
     for name, indices in {"gather": index, "gather_along_axis": along, "gather_nd": nd}.items():
-        y = ours(name, x=x, indices=indices, validate_indices=False)
+        y = run(name, x=x, indices=indices, validate_indices=False)
         np.testing.assert_array_equal(y, x[[0, 1, 2]], name)
     updates = np.repeat(row, 3, 0)
     expected = np.stack([x[0], row[0], x[2]])
     for name, indices in {"scatter": index, "scatter_along_axis": along, "scatter_nd": nd}.items():
         at = {"indices": indices, "validate_indices": False, "mode": "update"}
-        np.testing.assert_array_equal(ours(name, data=x, updates=updates, **at), expected, name)
+        np.testing.assert_array_equal(run(name, data=x, updates=updates, **at), expected, name)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16])
 def test_gather_takes_small_integers(dtype):
     x, indices = np.arange(12).reshape(3, 4).astype(dtype), np.array([[2, 0]]).astype(dtype)
-    same(ours("gather", x=x, indices=indices), x[[[2, 0]]], dtype)
+    same(run("gather", x=x, indices=indices), x[[[2, 0]]], dtype)
     along = np.zeros((1, 4), dtype)
-    same(ours("gather_along_axis", x=x, indices=along), x[:1], dtype)
-
-
-# --- depth, batch and space -------------------------------------------------------------------
+    same(run("gather_along_axis", x=x, indices=along), x[:1], dtype)
 
 
 # --- images -----------------------------------------------------------------------------------
@@ -126,12 +124,12 @@ GRIDS = {
 def test_resize_bilinear_grids(mode, dtype):
     for want in GRIDS[mode]:
         x, size = dtype([[[0, 1]]]), len(want)
-        wide = ours("resize_bilinear", x=x, target_size_height=1, target_size_width=size,
+        wide = run("resize_bilinear", x=x, target_size_height=1, target_size_width=size,
                     sampling_mode=mode)  # fmt: skip
         same(wide, [[want]], dtype, 1e-3)
-        tall = ours("resize", x=x.mT, shape=[9, size, 0], resized_dims=2, sampling_mode=mode)
+        tall = run("resize", x=x.mT, shape=[9, size, 0], resized_dims=2, sampling_mode=mode)
         same(tall[0, :, 0], want, dtype, 1e-3)
-    one = ours("resize_bilinear", x=np.float32([[[2, 4, 9]]]), sampling_mode=mode)
+    one = run("resize_bilinear", x=np.float32([[[2, 4, 9]]]), sampling_mode=mode)
     same(one, [[[{"ALIGN_CORNERS": 4, "OFFSET_CORNERS": 4, "UNALIGN_CORNERS": 4}.get(mode, 2)]]])
 
 
@@ -141,16 +139,16 @@ def test_nearest_neighbours_are_torchs(height, width):
     image = torch.from_numpy(x).float()
     exact = F.interpolate(image, (height, width), mode="nearest-exact").numpy()
     arguments = {"target_size_height": height, "target_size_width": width}
-    same(ours("resize_nearest_neighbor", x=x, **arguments), exact, np.float16)
+    same(run("resize_nearest_neighbor", x=x, **arguments), exact, np.float16)
     arguments = {
         "shape": [height, width],
         "resized_dims": 2,
         "interpolation_mode": "NEAREST_NEIGHBOR",
     }
-    same(ours("resize", x=x, **arguments), exact, np.float16)
+    same(run("resize", x=x, **arguments), exact, np.float16)
     floor = F.interpolate(image, (height, width), mode="nearest").numpy()
     factors = {"scale_factor_height": (height + 1e-4) / 5, "scale_factor_width": (width + 1e-4) / 6}
-    same(ours("upsample_nearest_neighbor", x=x, **factors), floor, np.float16)
+    same(run("upsample_nearest_neighbor", x=x, **factors), floor, np.float16)
 
 
 #: Boxes and results of Apple's op tests (defs tests, iOS 14, 16 and 17) on a 4 x 4 image of 1..16.
@@ -175,10 +173,10 @@ def test_crop_resize_in_every_box_mode(box, size, want):
     for mode, coordinates in modes.items():
         sizes["box_coordinate_mode"] = mode
         table = np.float32(coordinates)
-        y = ours("crop_resize", x=np.concatenate([IMAGE, -IMAGE]), **sizes,
+        y = run("crop_resize", x=np.concatenate([IMAGE, -IMAGE]), **sizes,
                  boxes=np.stack([table, table]))  # fmt: skip
         same(y, np.stack([want, -want])[:, None])
-        y = ours("crop_resize", x=np.concatenate([IMAGE, -IMAGE]), **sizes,
+        y = run("crop_resize", x=np.concatenate([IMAGE, -IMAGE]), **sizes,
                  roi=(table / 2).reshape(1, 1, 4, 1, 1), spatial_scale=2.0)  # fmt: skip
         same(y, np.stack([want, -want])[None, :, None])
 
@@ -188,10 +186,10 @@ def test_crop_resize_pads_outside():
     arguments = {"target_width": 2, "target_height": 2, "normalized_coordinates": True,
                  "sampling_mode": "ALIGN_CORNERS", "pad_value": 10.0}  # fmt: skip
     want = [3.1, 5.2, 10, 10, 10, 7.9, 10, 13.9, 2.2, 3.1, 9.4, 10.3]
-    y = ours("crop_resize", x=IMAGE, boxes=boxes, box_indices=np.zeros(3, np.int32), **arguments)
+    y = run("crop_resize", x=IMAGE, boxes=boxes, box_indices=np.zeros(3, np.int32), **arguments)
     same(y.reshape(-1), want, np.float32, 1e-5)
     roi = np.concatenate([np.ones((3, 1), np.float32), boxes], 1).reshape(3, 1, 5, 1, 1)
-    y = ours("crop_resize", x=np.concatenate([-IMAGE, IMAGE]), roi=roi, **arguments)
+    y = run("crop_resize", x=np.concatenate([-IMAGE, IMAGE]), roi=roi, **arguments)
     assert y.shape == (3, 1, 1, 2, 2)
     same(y.reshape(-1), want, np.float32, 1e-5)
 
@@ -207,7 +205,7 @@ def test_crop_resize_pads_outside():
     ],
 )
 def test_crop_resize_rows(mode, box, want):
-    y = ours("crop_resize", x=IMAGE, boxes=np.float32([box]), target_height=3, sampling_mode=mode,
+    y = run("crop_resize", x=IMAGE, boxes=np.float32([box]), target_height=3, sampling_mode=mode,
              pad_value=9.0)  # fmt: skip
     same(y.reshape(-1), np.float32(want), np.float32, 1e-5)
 
@@ -216,10 +214,10 @@ def test_crop_resize_rows(mode, box, want):
 def test_crop_resize_of_the_whole_image_is_resize_bilinear(mode):
     x = numbers(1, 3, 5, 4)
     size = {"target_height": 7, "target_width": 3, "sampling_mode": mode}
-    y = ours(
+    y = run(
         "crop_resize", x=x, boxes=np.float32([[0, 0, 1, 1]]), normalized_coordinates=True, **size
     )
-    want = ours(
+    want = run(
         "resize_bilinear", x=x, target_size_height=7, target_size_width=3, sampling_mode=mode
     )
     same(y, want, tolerance=1e-6)
@@ -243,11 +241,11 @@ def test_resample_is_torchs_grid_sample(case, sampling, dtype):
         torch.from_numpy(x).float(), torch.from_numpy(where), sampling, torch_padding, align
     )
     common = {"x": x, "sampling_mode": sampling, "padding_mode": padding, "padding_value": 0.0}
-    y = ours("resample", coordinates=where, coordinates_mode="normalized_minus_one_to_one",
+    y = run("resample", coordinates=where, coordinates_mode="normalized_minus_one_to_one",
              align_corners=align, **common)  # fmt: skip
     tolerance = 1e-4 if dtype == np.float32 else 1e-2
     same(y, want.numpy(), dtype, tolerance)
-    unit = ours("resample", coordinates=(where.astype(np.float64) + 1) / 2, **common,
+    unit = run("resample", coordinates=(where.astype(np.float64) + 1) / 2, **common,
                 coordinates_mode="normalized_zero_to_one", align_corners=align)  # fmt: skip
     same(unit, want.numpy(), dtype, tolerance)
 
@@ -259,7 +257,7 @@ def test_affine_is_torchs(align, batch):
         torch.from_numpy(matrix).reshape(-1, 2, 3).expand(2, -1, -1), [2, 3, 6, 7], align
     )
     want = F.grid_sample(torch.from_numpy(x), grid, align_corners=align).numpy()
-    y = ours("affine", x=x, transform_matrix=matrix, output_height=6, output_width=7,
+    y = run("affine", x=x, transform_matrix=matrix, output_height=6, output_width=7,
              sampling_mode="bilinear", padding_mode="constant", padding_value=0.0,
              coordinates_mode="normalized_minus_one_to_one", align_corners=align)  # fmt: skip
     same(y, want, np.float32, 1e-4)

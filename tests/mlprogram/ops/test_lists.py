@@ -80,32 +80,6 @@ def test_what_was_never_there_is_not_read(name, index):
         OPS[name].function(ls=torch.zeros(3, 2), **{key: torch.tensor([index])})
 
 
-@pytest.mark.parametrize("precision", [ct.precision.FLOAT16, ct.precision.FLOAT32])
-def test_a_loop_that_collects_rows(precision):
-    """The pattern that converters make of a recurrence: write one row a step, gather them all."""
-
-    @mb.program(input_specs=[mb.TensorSpec((5, 4))], opset_version=ct.target.iOS15)
-    def program(x):
-        kept = mb.make_list(init_length=1, dynamic_length=True, elem_shape=(4,))
-
-        def more(i, total, kept):
-            return mb.less(x=i, y=5)
-
-        def step(i, total, kept):
-            total = mb.add(x=total, y=mb.squeeze(x=mb.gather(x=x, indices=i, axis=0)))
-            kept = mb.list_write(ls=kept, index=i, value=total)
-            return mb.add(x=i, y=1), total, kept
-
-        start = np.zeros(4, np.float32)
-        _, _, kept = mb.while_loop(_cond=more, _body=step, loop_vars=(0, start, kept))
-        length = mb.list_length(ls=kept)
-        rows = mb.list_gather(ls=kept, indices=np.int32([0, 1, 2, 3, 4]))
-        return mb.add(x=rows, y=mb.cast(x=length, dtype="fp32"))
-
-    x = np.round(normal(5, 4) * 4).astype(np.float32)
-    np.testing.assert_array_equal(predict(program, precision, x=x), np.cumsum(x, 0) + 5)
-
-
 def test_a_list_through_both_branches():
     @mb.program(
         input_specs=[mb.TensorSpec((2,)), mb.TensorSpec((1,), dtype=types.int32)],

@@ -27,11 +27,14 @@ from mlprogram.package.files import proto
 import numpy as np
 import pytest
 
-HALF_WEIGHTS = [(1, np.arange(6, dtype=np.float16).tobytes())]
 
-
-def test_the_packages_made_here_run(package):
-    np.testing.assert_array_equal(run(package)["y"], np.full((2, 3), 2))
+@pytest.fixture
+def weighted(make):
+    """`weighted(offset, file)` writes a package of one constant, which lies there."""
+    type_, weights = typed("fp16", 6), [(1, np.arange(6, dtype=np.float16).tobytes())]
+    return lambda *place: make(
+        [op("const", {"y": type_}, val=blob(type_, *(place or [64])))], weights=weights
+    )
 
 
 class TestFiles:
@@ -65,9 +68,8 @@ class TestFiles:
         refused(package, "is not in the package")
 
     @pytest.mark.parametrize("name", ["Manifest.json", "Data", str(MODEL), str(WEIGHTS.parent)])
-    def test_a_link_that_leads_outside(self, make, tmp_path, name):
-        operations = [op("const", {"y": typed("fp16", 6)}, val=blob(typed("fp16", 6), 64))]
-        package = make(operations, weights=HALF_WEIGHTS)
+    def test_a_link_that_leads_outside(self, weighted, tmp_path, name):
+        package = weighted()
         assert run(package)["y"].tolist() == [0, 1, 2, 3, 4, 5]
         outside = (package / name).rename(tmp_path / "outside")
         (package / name).symlink_to(outside)
@@ -80,9 +82,8 @@ class TestFiles:
 
     @pytest.mark.parametrize("name", ["Manifest.json", str(MODEL), str(WEIGHTS)])
     @pytest.mark.parametrize("kind", ["pipe", "folder", "loop", "device", "nothing", "empty"])
-    def test_a_file_that_is_none(self, make, name, kind):
-        operations = [op("const", {"y": typed("fp16", 6)}, val=blob(typed("fp16", 6), 64))]
-        package = make(operations, weights=HALF_WEIGHTS)
+    def test_a_file_that_is_none(self, weighted, name, kind):
+        package = weighted()
         path = package / name
         path.unlink()
         {"pipe": lambda: os.mkfifo(path), "folder": path.mkdir, "nothing": lambda: None,
@@ -91,9 +92,8 @@ class TestFiles:
         refused(package, "is not in the package|is empty|not a .mlpackage|holds no model")
 
     @pytest.mark.parametrize("name", ["Manifest.json", str(MODEL), str(WEIGHTS)])
-    def test_a_file_that_may_not_be_read(self, make, name):
-        operations = [op("const", {"y": typed("fp16", 6)}, val=blob(typed("fp16", 6), 64))]
-        package = make(operations, weights=HALF_WEIGHTS)
+    def test_a_file_that_may_not_be_read(self, weighted, name):
+        package = weighted()
         (package / name).chmod(0)
         if os.access(package / name, os.R_OK):
             pytest.skip("root reads every file")
@@ -254,10 +254,8 @@ class TestConstants:
             (2**64 - 64, "lies outside"),
         ],
     )  # fmt: skip
-    def test_an_offset_outside_of_the_file(self, make, offset, match):
-        type_ = typed("fp16", 6)
-        path = make([op("const", {"y": type_}, val=blob(type_, offset))], weights=HALF_WEIGHTS)
-        refused(path, match)
+    def test_an_offset_outside_of_the_file(self, weighted, offset, match):
+        refused(weighted(offset), match)
 
     @pytest.mark.parametrize(
         "record",
@@ -268,9 +266,8 @@ class TestConstants:
             (0xDEADBEEF, 99, 12, 128, 0), (0, 1, 12, 128, 0), (0xDEADBEEF, 1, 12, 129, 0),
         ],
     )  # fmt: skip
-    def test_a_record_that_lies(self, make, record):
-        type_ = typed("fp16", 6)
-        path = make([op("const", {"y": type_}, val=blob(type_, 64))], weights=HALF_WEIGHTS)
+    def test_a_record_that_lies(self, weighted, record):
+        path = weighted()
         data = bytearray((path / WEIGHTS).read_bytes()[:140])
         data[64:96] = struct.pack("<IIQQQ", *record)
         (path / WEIGHTS).write_bytes(data)
@@ -281,9 +278,8 @@ class TestConstants:
         ["/etc/passwd", "../../../outside", "@model_path/../../../outside", "a\x00b", "", ".",
          "@model_path/weights", "x" * 5000],
     )  # fmt: skip
-    def test_a_weight_file_elsewhere(self, make, tmp_path, file):
-        type_ = typed("fp16", 6)
-        path = make([op("const", {"y": type_}, val=blob(type_, 64, file))], weights=HALF_WEIGHTS)
+    def test_a_weight_file_elsewhere(self, weighted, tmp_path, file):
+        path = weighted(64, file)
         (tmp_path / "outside").write_bytes((path / WEIGHTS).read_bytes())
         refused(path, "is not in the package as a regular file")
 

@@ -28,19 +28,12 @@ class TestAPackage:
         operations = [op("add", {made: X}, x=f"x{BAD}", y=f"x{BAD}"), op("abs", {out: X}, x=made)]
         return write(tmp_path / f"p{BAD}", operations, outputs=[out], inputs={f"x{BAD}": X})
 
-    def test_inspect(self, path):
-        done = mlprogram("inspect", path)
-        assert done.returncode == 0 and f"x{SPELLED}" in done.stdout
-        assert not CONTROL.search(done.stdout + done.stderr)
-
-    def test_run(self, path):
-        done = mlprogram("run", path)
-        assert done.returncode == 0 and f"input   x{SPELLED}" in done.stdout
-        assert not CONTROL.search(done.stdout + done.stderr)
-
-    def test_diff(self, path):
-        done = mlprogram("diff", path)
-        assert done.returncode == 0 and f"y{SPELLED}" in done.stdout
+    @pytest.mark.parametrize("command, says", [
+        ("inspect", f"x{SPELLED}"), ("run", f"input   x{SPELLED}"), ("diff", f"y{SPELLED}"),
+    ])  # fmt: skip
+    def test_commands(self, path, command, says):
+        done = mlprogram(command, path)
+        assert done.returncode == 0 and says in done.stdout
         assert not CONTROL.search(done.stdout + done.stderr)
 
     def test_errors(self, path):

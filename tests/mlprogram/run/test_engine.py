@@ -7,7 +7,6 @@ from mlprogram import MLProgram
 from mlprogram.ane.claims import find
 from mlprogram.compare.packages import compare_packages
 from mlprogram.errors import InvalidInput
-from mlprogram.ops import OPS
 from mlprogram.run.native_forms import FORMS
 import numpy as np
 import pytest
@@ -102,7 +101,3 @@ def test_activations_change_and_nothing_else(path, value, changed):
 def test_wrong_precisions_are_refused(path, wrong):
     with pytest.raises(InvalidInput, match="precision must be"):
         MLProgram(path, precision=wrong)
-
-
-def test_all_that_have_forms_are_ops():
-    assert OPS.keys() >= FORMS.keys()

@@ -24,8 +24,6 @@ class TestGraph:
     def test_used_before_it_is_made(self, make):
         operations = [op("add", {"y": X}, x="z", y="x"), op("abs", {"z": X}, x="x")]
         refused(make(operations), "'z' is used before any op made it")
-
-    def test_cycles(self, make):
         refused(make([op("abs", {"y": X}, x="y")]), "'y' is used before any op made it")
 
     @pytest.mark.parametrize("name", ["x", "y"])
@@ -42,6 +40,8 @@ class TestGraph:
 
     def test_outputs(self, make):
         refused(make([ADD], ["ghost"]), "output 'ghost' is made by no op")
+        refused(make([ADD], []), "a block without outputs")
+        refused(make([op("abs", {}, x="x"), ADD]), "has no output")
 
     def test_a_compressed_constant_of_open_size(self, make):
         """Its size was taken for a number, where a norm is as long as its constants."""
@@ -54,12 +54,6 @@ class TestGraph:
         )
         norm = op("layer_norm", {"y": X}, x="x", axes=const([-1]), gamma="gamma")
         refused(make([sparse, norm]), "a constant of flexible size, 'gamma'")
-
-    def test_no_output(self, make):
-        refused(make([ADD], []), "a block without outputs")
-
-    def test_an_op_without_output(self, make):
-        refused(make([op("abs", {}, x="x"), ADD]), "has no output")
 
     def test_a_value_of_the_other_branch(self, make):
         """Names are seen inside of the block that makes them, and in those within it."""
@@ -228,6 +222,11 @@ class TestOps:
         assert isinstance(caught.value.__cause__, RuntimeError)
         with pytest.raises(InvalidPackage, match=r"op 'reshape' \('z'"):
             list(MLProgram(path).trace({"x": np.ones((2, 3))}))
+
+    def test_one_that_the_executor_lacks(self, make):
+        lacking = [op("silo", {"b": X}, x="a"), op("abs", {"y": X}, x="b")]
+        path = make([op("relu", {"a": X}, x="x"), *lacking])
+        refused(path, r"op 'silo'.*around it: relu silo abs.*silu", UnsupportedOp)
 
     @pytest.mark.parametrize(
         ("operation", "reason"),

@@ -1,6 +1,6 @@
 """Overflow, NaN and lost bits of half precision, each at the op where it starts."""
 
-import coremltools as ct
+from _foreign import built
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram
@@ -14,15 +14,7 @@ def program(*shapes, dtype=types.fp16, states=()):
     """Decorator: a function of MIL values becomes an MLProgram."""
     specs = [mb.TensorSpec(shape, dtype=dtype) for shape in shapes]
     specs += [mb.StateTensorSpec(shape, dtype=types.fp16) for shape in states]
-
-    def convert(function) -> MLProgram:
-        built = mb.program(input_specs=specs, opset_version=ct.target.iOS18)(function)
-        options = {"minimum_deployment_target": ct.target.iOS18, "skip_model_load": True}
-        return MLProgram.from_mlmodel(
-            ct.convert(built, compute_precision=ct.precision.FLOAT32, **options)
-        )
-
-    return convert
+    return built(*specs)
 
 
 def told(running: MLProgram, **inputs) -> list[tuple[str, str, str]]:

@@ -1,6 +1,7 @@
 """Pipelines: parts by coremltools' own hand and a detector field by field, against numpy."""
 
 from _foreign import package, quiet
+from _oracle import suppress
 import coremltools as ct
 from mlprogram import MLProgram, Pipeline, save
 from mlprogram.cli import app
@@ -154,27 +155,6 @@ def with_suppression(path, target, last):
     return target
 
 
-def oracle(boxes, scores, iou, least, per_class):
-    """Indices of the boxes that stay: the definition, pair by pair, in plain Python."""
-
-    def corners(box):
-        return box[0] - box[2] / 2, box[1] - box[3] / 2, box[0] + box[2] / 2, box[1] + box[3] / 2
-
-    def overlap(a, b):
-        a, b = corners(a), corners(b)
-        wide = max(0, min(a[2], b[2]) - max(a[0], b[0]))
-        high = max(0, min(a[3], b[3]) - max(a[1], b[1]))
-        areas = [(c[2] - c[0]) * (c[3] - c[1]) for c in (a, b)]
-        return wide * high / (sum(areas) - wide * high)
-
-    kept = []
-    for i in sorted(range(len(boxes)), key=lambda i: -scores[i].max()):
-        rivals = [k for k in kept if not per_class or scores[k].argmax() == scores[i].argmax()]
-        if scores[i].max() >= least and all(overlap(boxes[k], boxes[i]) <= iou for k in rivals):
-            kept.append(i)
-    return kept
-
-
 IMAGE = np.random.default_rng(5).integers(0, 256, (8, 8, 3), dtype=np.uint8)
 
 
@@ -187,10 +167,8 @@ def test_a_detector_keeps_what_the_definition_keeps(detector, tmp_path, per_clas
     model = open_model(with_suppression(detector, tmp_path / "d.mlpackage", last))
     raw = MLProgram(detector).predict({"image": IMAGE})
     boxes, scores = raw["raw_coordinates"], raw["raw_confidence"]
-    settings = {name: float(value) for name, value in (CHOICE | given).items()}
-    wanted = oracle(
-        boxes, scores, settings["iouThreshold"], settings["confidenceThreshold"], per_class
-    )
+    iou, least = map(float, (CHOICE | given).values())
+    wanted = suppress(boxes, scores, iou, least, len(boxes), per_class)
     found = model.predict({"image": IMAGE} | given)
     assert 1 < len(wanted) < len(boxes)
     np.testing.assert_array_equal(found["coordinates"], boxes[wanted])

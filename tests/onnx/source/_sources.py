@@ -9,6 +9,7 @@ from copy import deepcopy
 from pathlib import Path
 import warnings
 
+import _foreign
 import coremltools as ct
 import numpy as np
 import torch
@@ -211,9 +212,5 @@ def package(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path, half
         name, x = next(iter(inputs.items()))
         types[0] = ct.ImageType(name, x.shape, **image)
     precision = ct.precision.FLOAT16 if half else ct.precision.FLOAT32
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        traced = torch.jit.trace(module, tuple(inputs.values()))
-        ct.convert(traced, inputs=types, minimum_deployment_target=ct.target.iOS17,
-                   compute_precision=precision, skip_model_load=True).save(str(path))  # fmt: skip
-    return path
+    how = {"minimum_deployment_target": ct.target.iOS17, "compute_precision": precision}
+    return _foreign.package(module, path, tuple(inputs.values()), inputs=types, **how)

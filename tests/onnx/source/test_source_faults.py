@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from _long import long_but
 from _sources import NETWORKS, faulty, made, package, source_files
 from mlprogram.onnx.source import compare_with_source
 import pytest
@@ -116,10 +117,6 @@ def found(name: str, source: str, tmp_path, half: bool):
     return compare_with_source(path, source, trust_source=True)
 
 
-#: Without --long a third of the faults is tried, of every network some.
-ALL = [
-    pytest.param(name, marks=[pytest.mark.long] if at % 3 else []) for at, name in enumerate(FAULTS)
-]
 #: What is named otherwise in ONNX, where the exporter joins a norm to its convolution, or has an
 #: operand or attribute where ATen has none.
 IN_ONNX = {
@@ -131,19 +128,14 @@ OPS = {"conv2d": "conv", "linear": "matmul", "max_pool2d": "maxpool", "clamp": "
        "permute": "transpose", "gelu": "div"}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_names_the_op_and_the_cause(name, sources, tmp_path):
+CASES = [(name, half) for name in FAULTS for half in (True, False)]
+
+
+@pytest.mark.parametrize(("name", "half"), long_but(CASES, *CASES[::6]))  # of every network some
+def test_names_the_op_and_the_cause(name, half, sources, tmp_path):
     fault = FAULTS[name]
-    held = found(name, sources(fault.network), tmp_path, half=True)
+    held = found(name, sources(fault.network), tmp_path, half)
     assert not held.equal
-    assert fault.op in held.first.node.op and held.first.kind == fault.kind, str(held)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", FAULTS)
-def test_names_them_in_single_precision(name, sources, tmp_path):
-    fault = FAULTS[name]
-    held = found(name, sources(fault.network), tmp_path, half=False)
     assert fault.op in held.first.node.op and held.first.kind == fault.kind, str(held)
 
 
@@ -160,11 +152,11 @@ def test_names_them_in_onnx(name, sources, tmp_path):
 @pytest.mark.parametrize(
     "half", [True, pytest.param(False, marks=pytest.mark.long)], ids=["fp16", "fp32"]
 )
-@pytest.mark.parametrize("ending", [".pt2", ".onnx"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_sound_package_gives_no_alarm(name, ending, half, sources, tmp_path):
+def test_a_sound_package_gives_no_alarm(name, half, sources, tmp_path):
     path = package(made(name), NETWORKS[name][1], tmp_path / "sound.mlpackage", half)
-    held = compare_with_source(path, sources(name, ending), trust_source=True)
-    assert held.equal, str(held)
-    assert max(held.errors.values()) < (1e-3 if half else 1e-4)
-    assert f"{held.matched:,} of its {held.values:,} values are in the package" in str(held)
+    for ending in (".pt2", ".onnx"):
+        held = compare_with_source(path, sources(name, ending), trust_source=True)
+        assert held.equal, str(held)
+        assert max(held.errors.values()) < (1e-3 if half else 1e-4)
+        assert f"{held.matched:,} of its {held.values:,} values are in the package" in str(held)

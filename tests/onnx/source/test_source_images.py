@@ -66,6 +66,7 @@ def test_a_division_by_255_done_twice(tmp_path):
 
 
 def test_a_division_by_255_that_nobody_does(tmp_path):
+    """https://github.com/apple/coremltools/issues/2438."""
     found = compared(tmp_path, Network(MEAN, STD), 1.0)
     assert found.first.kind == "missing normalisation", str(found)
     example = torch.rand(1, 3, 8, 10)
@@ -74,6 +75,7 @@ def test_a_division_by_255_that_nobody_does(tmp_path):
 
 
 def test_the_order_of_channels(tmp_path):
+    """https://github.com/apple/coremltools/issues/1843."""
     found = compared(tmp_path, Network(MEAN, STD), 1 / 255, bgr=True)
     assert found.first.kind == "channel order" and "BGR" in found.first.cause, str(found)
     found = compared(tmp_path, Network(MEAN, STD), 1 / 255, bgr=True, channels="bgr")
@@ -81,6 +83,7 @@ def test_the_order_of_channels(tmp_path):
 
 
 def test_another_mean(tmp_path):
+    """https://github.com/apple/coremltools/issues/244."""
     found = compared(tmp_path, Network(), 2 / 255, (-0.9,) * 3, pixels="signed")
     assert found.first.kind == "normalisation", str(found)
 

@@ -70,36 +70,30 @@ def test_the_first_value_as_it_stands_is_taken():
     assert ValueIndex(values, 1e-3).find("x", 2 * x) is None
 
 
-def compressed(tmp_path, module, how):
-    path = package(module, NETWORKS["decoder"][1], tmp_path / "plain.mlpackage", True)
+def compressed(tmp_path, module, inputs, how, least=64):
+    path = package(module, inputs, tmp_path / "plain.mlpackage", True)
     model = ct.models.MLModel(str(path), skip_model_load=True)
     if how == "int8":
-        settings = cto.OpLinearQuantizerConfig(weight_threshold=64)
+        settings = cto.OpLinearQuantizerConfig(weight_threshold=least)
         small = cto.linear_quantize_weights(model, cto.OptimizationConfig(settings))
     else:
-        settings = cto.OpPalettizerConfig(mode="uniform", nbits=int(how), weight_threshold=64)
+        settings = cto.OpPalettizerConfig(mode="uniform", nbits=int(how), weight_threshold=least)
         small = cto.palettize_weights(model, cto.OptimizationConfig(settings))
     small.save(str(tmp_path / "small.mlpackage"))
     return tmp_path / "small.mlpackage"
 
 
-@pytest.mark.parametrize("bits", [6, 4])
-def test_a_norm_that_is_folded_into_compressed_weights(bits, tmp_path):
+def test_a_norm_that_is_folded_into_compressed_weights(tmp_path):
     """The source has no such weights, so that they cannot be seen to be its own."""
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
     module[1].running_var.uniform_(0.05, 4)
     x = {"input": torch.randn(1, 3, 12, 12)}
     source = export(module.eval(), x, tmp_path / "source.pt2")
-    path = package(module, x, tmp_path / "plain.mlpackage", True)
-    model = ct.models.MLModel(str(path), skip_model_load=True)
-    settings = cto.OpPalettizerConfig(mode="uniform", nbits=bits, weight_threshold=16)
-    small = cto.palettize_weights(model, cto.OptimizationConfig(settings))
-    small.save(str(tmp_path / "small.mlpackage"))
-    found = compare_with_source(tmp_path / "small.mlpackage", source, trust_source=True)
+    found = compare_with_source(compressed(tmp_path, module, x, "4", 16), source, trust_source=True)
     assert found.equal and found.matched == found.values - 1, str(found)
 
 
-@pytest.mark.parametrize("how", ["int8", "6", "4"])  # bits, of a palette
+@pytest.mark.parametrize("how", ["int8", "4"])  # bits, of a palette
 def test_quantisation_is_no_fault_and_a_wrong_scale_is(how, tmp_path):
     """https://github.com/apple/coremltools/issues/2114 is about results of quantised weights that
     are wrong; here a row of a matrix has twice the scale."""
@@ -107,11 +101,12 @@ def test_quantisation_is_no_fault_and_a_wrong_scale_is(how, tmp_path):
     def double(module):
         module.up.weight[7] *= 2
 
-    source = export(made("decoder"), NETWORKS["decoder"][1], tmp_path / "source.pt2")
-    path = compressed(tmp_path, made("decoder"), how)
+    x = NETWORKS["decoder"][1]
+    source = export(made("decoder"), x, tmp_path / "source.pt2")
+    path = compressed(tmp_path, made("decoder"), x, how)
     sound = compare_with_source(path, source, trust_source=True)
     assert sound.equal, str(sound)
-    path = compressed(tmp_path, faulty("decoder", double), how)
+    path = compressed(tmp_path, faulty("decoder", double), x, how)
     wrong = compare_with_source(path, source, trust_source=True)
     assert wrong.first.node.op == "linear.default", str(wrong)
     assert wrong.first.kind == "scale" or how == "4", str(wrong)

@@ -1,10 +1,11 @@
-"""Faults behind an end that hides them: twenty in each of five networks, each named at its op.
+"""Faults behind an end that hides them, in five networks: each is named at its op.
 
 A fault that cannot be told from a sound package is not among them: one too small for the tolerance,
 one that the inputs do not reach, and an op that the package has where the source has none, of
 which a norm that follows takes everything away.
 """
 
+from _long import long_but
 from _quiet import QUIET
 from _quiet_faults import FAULTS, Fault
 from _sources import export, package, source_files
@@ -48,24 +49,18 @@ def named(found) -> set[str]:
 
 
 #: Without --long one fault of each network is tried: what its end hides.
-ALL = [
-    pytest.param(name, marks=[pytest.mark.long] if at % 20 else [])
-    for at, name in enumerate(FAULTS)
-]
+FIRST = {FAULTS[name].network: name for name in reversed(FAULTS)}
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_names_the_op_whatever_the_output_says(name, sources, tmp_path):
+CASES = [(name, half) for name in FAULTS for half in (True, False)]
+
+
+@pytest.mark.parametrize(
+    ("name", "half"), long_but(CASES, *((name, True) for name in FIRST.values()))
+)
+def test_names_the_op_whatever_the_output_says(name, half, sources, tmp_path):
     fault = FAULTS[name]
-    found = compared(fault.network, sources(fault.network), tmp_path, True, fault)
-    assert not found.equal and fault.names in named(found), str(found)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", FAULTS)
-def test_names_it_in_single_precision(name, sources, tmp_path):
-    fault = FAULTS[name]
-    found = compared(fault.network, sources(fault.network), tmp_path, False, fault)
+    found = compared(fault.network, sources(fault.network), tmp_path, half, fault)
     assert not found.equal and fault.names in named(found), str(found)
 
 

@@ -7,16 +7,14 @@ package is made so that it computes what was reported.
 
 from collections.abc import Callable
 import functools
-import warnings
 
+from _foreign import exported
 from _sources import export, package
-import coremltools as ct
 from mlprogram.onnx.graph import convert_graph
 from mlprogram.onnx.source import compare_with_source
 import numpy as np
 import onnx
 from onnx import helper
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -37,10 +35,10 @@ class Calls(nn.Module):
         return self.last(self.function(self.first(x)))
 
 
-def held(tmp_path, right: Callable, wrong: Callable, half: bool = True):
+def held(tmp_path, right: Callable, wrong: Callable):
     """The package of a wrong function against the source with the right one."""
     source = export(Calls(right).eval(), {"x": X}, tmp_path / "source.pt2")
-    path = package(Calls(wrong).eval(), {"x": X}, tmp_path / "wrong.mlpackage", half)
+    path = package(Calls(wrong).eval(), {"x": X}, tmp_path / "wrong.mlpackage", True)
     return compare_with_source(path, source, trust_source=True)
 
 
@@ -49,12 +47,7 @@ def test_gelu_by_tanh_that_torch_export_loses(tmp_path):
     TorchScript, so a GELU by tanh becomes the exact one."""
     module = Calls(lambda x: F.gelu(4 * x, approximate="tanh")).eval()
     source = export(module, {"x": X}, tmp_path / "source.pt2")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.export.export(module, (X,)).run_decompositions({})
-        model = ct.convert(program, minimum_deployment_target=ct.target.iOS17,
-                           skip_model_load=True)  # fmt: skip
-    model.save(str(tmp_path / "wrong.mlpackage"))
+    exported(module, tmp_path / "wrong.mlpackage", (X,))
     found = compare_with_source(tmp_path / "wrong.mlpackage", source, trust_source=True)
     assert found.first.node.op == "gelu.default" and found.first.kind == "activation", str(found)
     assert "GELU by erf" in found.first.cause
@@ -67,16 +60,6 @@ def test_average_of_a_window_over_the_edge(tmp_path):
     found = held(tmp_path, average, average)
     assert found.first.node.op == "avg_pool2d.default", str(found)
     assert found.first.kind == "average" and "divisor_override 4" in found.first.cause
-
-
-def test_average_of_a_window_larger_than_the_image(tmp_path):
-    """The same fault in a model that people convert: the last average of `transformers`'
-    EfficientNet has a window of hidden_dim x hidden_dim. Of 2 x 2 positions and a hidden_dim of 320
-    coremltools' features are 4 / 320 ** 2 of what they should be."""
-    average = functools.partial(F.avg_pool2d, kernel_size=320, ceil_mode=True)
-    found = held(tmp_path, average, average, half=False)
-    assert (found.first.node.op, found.first.kind) == ("avg_pool2d.default", "average"), str(found)
-    assert "divisor_override 102400" in found.first.cause
 
 
 def test_average_without_its_divisor(tmp_path):
@@ -96,17 +79,6 @@ def test_symmetric_padding_as_reflection(tmp_path):
     found = held(tmp_path, symmetric, lambda x: F.pad(x, (2, 2, 0, 0), mode="reflect"))
     assert found.first.node.op == "slice.Tensor", str(found)
     assert found.first.value.op == "pad"
-
-
-def test_bilinear_resize_of_other_corners(tmp_path):
-    """https://github.com/apple/coremltools/issues/673: TensorFlow 2 takes half pixels."""
-    right, wrong = (
-        lambda x, ends=ends: F.interpolate(x, (18, 14), mode="bilinear", align_corners=ends)
-        for ends in (False, True)
-    )
-    found = held(tmp_path, right, wrong)
-    assert found.first.node.op.startswith("upsample_bilinear2d"), str(found)
-    assert found.first.kind == "align_corners"
 
 
 def test_epsilon_that_grows_with_the_largest_value(tmp_path):
@@ -193,29 +165,3 @@ def test_outputs_whose_names_core_ml_does_not_take(tmp_path):
     found = compare_with_source(path, str(tmp_path / "g.onnx"))
     assert found.equal and found.notes == [], str(found)
     assert [*found.errors.items()] == [("y.1", 0), ("y_1", 0), ("1.z", 0)]
-
-
-IMAGES = pytest.mark.parametrize(
-    ("thread", "scale", "bias", "color", "kind"),
-    [
-        ("https://github.com/apple/coremltools/issues/2438", 1.0, 0.0, "RGB",
-         "missing normalisation"),
-        ("https://github.com/apple/coremltools/issues/1843", 1 / 255, 0.0, "BGR", "channel order"),
-        ("https://github.com/apple/coremltools/issues/244", 1 / 255, -0.45, "RGB", "normalisation"),
-    ],
-)  # fmt: skip
-
-
-@IMAGES
-def test_an_image_that_is_prepared_otherwise(thread, scale, bias, color, kind, tmp_path):
-    """Threads in which the same image gives other results, and the transform was left out, of
-    another order of channels, or of another mean."""
-    torch.manual_seed(2)
-    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
-    x = {"input": torch.rand(1, 3, 8, 8)}
-    source = export(module, x, tmp_path / "source.pt2")
-    layout = getattr(ct.colorlayout, color)
-    path = package(module, x, tmp_path / "image.mlpackage", True, scale=scale, bias=[bias] * 3,
-                   color_layout=layout)  # fmt: skip
-    found = compare_with_source(path, source, pixels="unit", trust_source=True)
-    assert not found.equal and found.first.kind == kind, f"{thread}\n{found}"

@@ -1,7 +1,9 @@
 """Detectors whose packages suppress boxes: before and after, and why the two part."""
 
+from _foreign import IN_SINGLE, build
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
+from coremltools.converters.mil.mil import types
 from coremltools.proto import Model_pb2
 from mlprogram.onnx.source import compare_with_source
 import numpy as np
@@ -146,8 +148,8 @@ def test_an_op_in_the_program(target, tmp_path):
     """From iOS 17 on it has no threshold of confidence, and boxes come last."""
     held, last = weights(), target == "iOS17"
 
-    @mb.program(input_specs=[mb.TensorSpec((1, 8))], opset_version=ct.target[target])
-    def program(x):
+    @build(tmp_path / "p.mlpackage", ((1, 8), types.fp32), opset=ct.target[target], **IN_SINGLE)
+    def path(x):
         boxes = mb.reshape(x=mb.matmul(x=x, y=held["to_boxes"]), shape=[1, N, 4])
         boxes = mb.add(x=boxes, y=held["base"][None])
         scores = mb.reshape(x=mb.matmul(x=x, y=held["to_scores"]), shape=[1, N, C])
@@ -160,9 +162,6 @@ def test_an_op_in_the_program(target, tmp_path):
             per_class_suppression=True, **limit,
         )  # fmt: skip
 
-    path = tmp_path / "p.mlpackage"
-    ct.convert(program, minimum_deployment_target=ct.target[target], skip_model_load=True,
-               compute_precision=ct.precision.FLOAT32).save(str(path))  # fmt: skip
     found = compare_with_source(path, source(tmp_path / "s.onnx"))
     assert found.suppression.before, str(found)
     if last:

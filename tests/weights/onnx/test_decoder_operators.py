@@ -1,4 +1,4 @@
-"""Each operator of ONNX Runtime alone, as we read it, against onnxruntime: random attributes.
+"""Quantised operators of ONNX Runtime, as we read them, against onnxruntime: random attributes.
 
 EXAMPLES=200 python -m pytest tests/weights/onnx/test_decoder_operators.py      the long check
 """
@@ -7,13 +7,7 @@ import os
 from pathlib import Path
 
 from _tiny_onnx import MICROSOFT, pack
-from ane_book.host import causal_mask
-from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.layers import Attention, NormThenRotate, RMSNorm, Rotate, rotate
-from ane_book.rope import Rotary
-from ane_book.weights.onnx.attention import attention_of
 from ane_book.weights.onnx.products import matrix_of_nbits, table_of
-from ane_book.weights.onnx.steps import DecoderWalk
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mlprogram.onnx.file import OnnxGraph
@@ -22,7 +16,6 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 import onnxruntime
 import pytest
-import torch
 
 EXAMPLES = settings(
     max_examples=int(os.environ.get("EXAMPLES", 20)), deadline=None, derandomize=True, database=None
@@ -133,153 +126,3 @@ def test_gather_block_quantized(place, seed, kind, bits, block, N, K, zeros, hal
 
 def cast(name: str):
     return helper.make_node("Cast", [name], ["wide"], to=TensorProto.FLOAT)
-
-
-@EXAMPLES
-@given(
-    seed=seeds, C=st.integers(1, 300), T=st.integers(1, 5), size=st.floats(1e-3, 1e3),
-    epsilon=st.floats(1e-7, 1e-2), skip=st.booleans(),
-)  # fmt: skip
-def test_norms(place, seed, C, T, size, epsilon, skip):
-    random = np.random.default_rng(seed)
-    feed = {n: (random.standard_normal((1, T, C)) * size).astype(np.float32) for n in "ab"}
-    weight = random.uniform(-2, 2, C).astype(np.float32)
-    if skip:
-        node = helper.make_node(
-            "SkipSimplifiedLayerNormalization", ["a", "b", "w"], ["y", "", "", "sum"],
-            domain=MICROSOFT, epsilon=epsilon,
-        )  # fmt: skip
-    else:
-        feed.pop("b")
-        node = helper.make_node("SimplifiedLayerNormalization", ["a", "w"], ["y"], epsilon=epsilon)
-    outputs = ["y", "sum"] if skip else ["y"]
-    walk = DecoderWalk(write(place, [node], feed, {"w": weight}, outputs))
-    norm, theirs = walk.norm("y"), run(place, feed)
-    assert norm.epsilon == np.float32(epsilon)
-    total = sum(feed.values())
-    if skip:
-        assert norm.source == walk.value("sum") and walk.sum("sum") == ("a", "b")
-        np.testing.assert_array_equal(theirs[1], total)
-    layer = RMSNorm(C, norm.epsilon)
-    layer.weight.data[:] = torch.tensor(norm.weight.numbers())[:, None, None]
-    ours = layer(torch.from_numpy(total.transpose(0, 2, 1)[:, :, None]))
-    close(ours.detach().numpy()[:, :, 0].transpose(0, 2, 1), theirs[0])
-
-
-def tables(R: int, P: int, theta: float) -> dict[str, np.ndarray]:
-    angles = np.arange(P)[:, None] * theta ** (-np.arange(0, R, 2) / R)
-    return {"cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
-
-
-@EXAMPLES
-@given(
-    seed=seeds, heads=st.integers(1, 4), T=st.integers(1, 6), pairs=st.integers(1, 16),
-    rest=st.sampled_from((0, 0, 16)), theta=st.floats(100, 1e6), first=st.integers(0, 50),
-)  # fmt: skip
-def test_rotary_embedding(place, seed, heads, T, pairs, rest, theta, first):
-    random, R = np.random.default_rng(seed), 2 * pairs
-    D, positions = R + rest, np.arange(first, first + T)
-    feed = {"x": random.standard_normal((1, T, heads * D)).astype(np.float32),
-            "position_ids": positions[None]}  # fmt: skip
-    node = helper.make_node(
-        "RotaryEmbedding", ["x", "position_ids", "cos", "sin"], ["y"], domain=MICROSOFT,
-        num_heads=heads if rest else 0, rotary_embedding_dim=R if rest else 0,
-    )  # fmt: skip
-    write(place, [node], feed, tables(R, 64, theta), ["y"])
-    cos, sin = map(torch.from_numpy, Rotary(D, R, theta, {}, 64, 1.0).tables(positions))
-    rows = torch.from_numpy(feed["x"]).view(1, T, heads, D).transpose(1, 2)
-    ours = rotate(rows, cos, sin, R).transpose(1, 2).reshape(1, T, heads * D)
-    close(ours.numpy(), run(place, feed)[0])
-
-
-def attention_nodes(form: str, heads: tuple, normed: bool, attributes: dict) -> list:
-    """GroupQueryAttention of a product of x, and what is between."""
-    H, K = heads
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["qkv"])]
-    parts, past = ["qkv", "", ""], ["past_k", "past_v"]
-    if form != "packed" or normed:
-        parts = ["q", "k", "v"]
-        nodes.append(helper.make_node("Split", ["qkv", "sizes"], parts, axis=-1))
-    for part in ("q", "k") if normed else ():
-        shapes = f"{part}_heads", f"{part}_flat"
-        nodes += [
-            helper.make_node("Reshape", [part, shapes[0]], [f"{part}1"]),
-            helper.make_node("SimplifiedLayerNormalization", [f"{part}1", f"{part}_norm"],
-                             [f"{part}2"], epsilon=1e-5),
-            helper.make_node("Reshape", [f"{part}2", shapes[1]], [f"{part}3"]),
-        ]  # fmt: skip
-        parts["qkv".index(part)] = f"{part}3"
-    tail = ["length", "total", "cos", "sin"]
-    return [*nodes, helper.make_node(
-        "GroupQueryAttention", [*parts, *past, *tail], ["y", "present_k", "present_v"],
-        domain=MICROSOFT, num_heads=H, kv_num_heads=K, do_rotary=1, **attributes,
-    )]  # fmt: skip
-
-
-@EXAMPLES
-@given(
-    seed=seeds, form=st.sampled_from(("packed", "apart")), K=st.integers(1, 3),
-    group=st.integers(1, 3), D=st.sampled_from((16, 32, 48)), partial=st.booleans(),
-    T=st.integers(1, 9), past=st.integers(0, 12), window=st.sampled_from((-1, -1, 1, 3, 8)),
-    normed=st.booleans(), scale=st.sampled_from((0.0, 0.05, 0.3)),
-)  # fmt: skip
-def test_group_query_attention(place, seed, form, K, group, D, partial, T, past, window, normed,
-                               scale):  # fmt: skip
-    random, H = np.random.default_rng(seed), K * group
-    R, C = 16 if partial else D, 24
-    widths = [H * D, K * D, K * D]
-    weight = random.standard_normal((C, sum(widths))) / C**0.5
-    stored = tables(R, 64, 1000.0) | {"w": weight.astype(np.float32), "sizes": np.array(widths)}
-    for part, heads in (("q", H), ("k", K)):
-        stored |= {f"{part}_norm": random.uniform(0.5, 2, D).astype(np.float32),
-                   f"{part}_heads": np.array([0, -1, D]),
-                   f"{part}_flat": np.array([0, -1, heads * D])}  # fmt: skip
-    cache = [random.standard_normal((1, K, past, D)).astype(np.float32) for _ in range(2)]
-    feed = {"x": random.standard_normal((1, T, C)).astype(np.float32), "past_k": cache[0],
-            "past_v": cache[1], "length": np.array([past + T - 1], np.int32),
-            "total": np.array(past + T, np.int32)}  # fmt: skip
-    attributes = {"local_window_size": window} | ({"scale": scale} if scale else {})
-    nodes = attention_nodes(form, (H, K), normed, attributes)
-    graph = write(place, nodes, feed, stored, ["y", "present_k", "present_v"])
-    found = attention_of(DecoderWalk(graph), "y")
-    assert (found.heads, found.kv_heads, found.tables) == (H, K, ("cos", "sin"))
-    assert found.source == "x" and set(found.norms) == (set("qk") if normed else set())
-    theirs = run(place, feed)
-    ours = by_our_attention(found, feed, T, past)
-    for a, b in zip(ours, theirs, strict=True):
-        close(a, b)
-
-
-def by_our_attention(found, feed: dict, T: int, past: int) -> list[np.ndarray]:
-    """The same by the layer that conversion lowers, with what was read of the graph."""
-    C = feed["x"].shape[2]
-    D = found.parts["q"][0].shape[0] // found.heads
-    graph = found.parts["q"][0].source.stored.graph
-    R = 2 * graph.constants["cos"].shape[1]
-    config = DecoderConfig(
-        architecture="llama", hidden_size=C, intermediate_size=1, num_layers=1,
-        num_heads=found.heads, num_kv_heads=found.kv_heads, head_dim=D, vocab_size=1,
-        rms_norm_eps=1e-5, rope_theta=1000.0, partial_rotary_factor=R / D, max_position=64,
-    )  # fmt: skip
-    layer = Attention(config, (NormThenRotate if found.norms else Rotate)(config))
-    layer.out = torch.nn.Identity()
-    matrix = np.concatenate([found.parts[part][0].read() for part in "qkv"])
-    layer.qkv.weight.data[:] = torch.from_numpy(matrix)[:, :, None, None]
-    layer.qkv.bias = None
-    if found.norms:
-        heads = {"q": found.heads, "k": found.kv_heads}
-        rows = [np.tile(found.norms[p].weight.numbers(), (heads[p], 1)) for p in "qk"]
-        layer.prepare.weight.data[:] = torch.from_numpy(np.concatenate(rows))[None, :, None]
-    rotary = Rotary(D, R, 1000.0, {}, 64, found.scale or D**-0.5)
-    turned = rotary.tables(np.arange(past, past + T))
-    # `causal_mask` is of a cache of `past` slots that are all full.
-    mask = causal_mask(past, T, past, found.window)
-    mask = np.tile(mask, (1, 1, found.heads // found.kv_heads, 1))
-    keys, values = feed["past_k"], feed["past_v"]
-    root = (found.scale or D**-0.5) ** 0.5  # rides on our keys, in the cache as well
-    operands = feed["x"].transpose(0, 2, 1)[:, :, None], *turned, mask, keys * root, values
-    y, new_keys, new_values = layer(*(torch.from_numpy(a.astype(np.float32)) for a in operands))
-    y = y.detach().numpy()[:, :, 0].transpose(0, 2, 1)
-    present = [np.concatenate([keys, new_keys.detach().numpy() / root], axis=2),
-               np.concatenate([values, new_values.detach().numpy()], axis=2)]  # fmt: skip
-    return [y, *present]

@@ -7,13 +7,12 @@ book's source, gives these; a request in its form gets `text`, `prompt_tokens` a
 
 import base64
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 import json
 import time
 from uuid import uuid4
 
-from ane_book.runtime.reranker import Ranked
-from ane_serve.generation import CallPiece, Finished, TextPiece, Token, Weighed
+from ane_serve.generation import CallPiece, Finished, TextPiece, Token
 from ane_serve.splitting import Part
 from ane_serve.tools.calls import CallPart
 import numpy as np
@@ -38,12 +37,6 @@ def counted(prompt: int, cached: int, generated: int = 0) -> dict:
         "total_tokens": prompt + generated,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
-
-
-def choices(found: Weighed) -> dict:
-    """POST /v1/choose: the options with how likely each is."""
-    options = [{"index": i, **asdict(option)} for i, option in enumerate(found.options)]
-    return {"choices": options, "usage": counted(found.prompt_tokens, found.cached)}
 
 
 @dataclass
@@ -278,16 +271,6 @@ def vectors(model: str, rows: list[np.ndarray], tokens: int, form: str) -> dict:
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}
-
-
-def ranking(model: str, found: Sequence[Ranked], tokens: int, texts: list[str] | None) -> dict:
-    """POST /v1/rerank: results, the most relevant first. texts: to put beside them, or None."""
-    results = [
-        asdict(one) | ({} if texts is None else {"document": {"text": texts[one.index]}})
-        for one in found
-    ]
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return {"id": f"rerank-{uuid4().hex}", "model": model, "results": results, "usage": usage}
 
 
 def _numbers(row: np.ndarray, form: str) -> list[float] | str:

@@ -46,7 +46,6 @@ HEEDLESS = ("metadata", "prompt_cache_key", "prompt_cache_retention", "safety_id
 FORMS = {
     "prompt": "a text, a list of texts, a list of token ids, or a list of such lists",
     "input": "a text, a list of texts, a list of token ids, or a list of such lists",
-    "documents": 'a list of at most 2048 texts, or of {"text": ...}',
     "stop": "a string or a list of at most 16 strings",
     "content": 'a text, or a list of {"type": "text", "text": ...}',
 }
@@ -280,27 +279,9 @@ class EmbeddingRequest(_Request):
         return _each(self.input)
 
 
-class Document(Closed):
-    """A document of a rerank request."""
+class Tokenize(_Request):
+    """POST /tokenize: the tokens of a conversation, through the template, or of a plain prompt."""
 
-    text: str
-
-
-class Rerank(_Request):
-    """POST /v1/rerank, as Cohere, Jina and vLLM have it."""
-
-    query: str
-    documents: Annotated[
-        list[str | Document], Field(fail_fast=True, min_length=1, max_length=2048)
-    ]
-    top_n: Whole | None = Field(None, ge=1, description="Only so many, the best.")
-    return_documents: bool = Field(False, description="Each result has its document's text.")
-
-    def texts(self) -> list[str]:
-        return [one if isinstance(one, str) else one.text for one in self.documents]
-
-
-class _Prompted(_Request):
     messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)] | None = None
     prompt: str | None = None
 
@@ -312,17 +293,6 @@ class _Prompted(_Request):
             assert self.prompt is not None
             return self.prompt
         return [message.plain() for message in self.messages]
-
-
-class Choose(_Prompted):
-    """POST /v1/choose: how likely each of some answers is, to a conversation or to a user's
-    prompt."""
-
-    options: Annotated[list[str], Field(fail_fast=True, min_length=2, max_length=256)]
-
-
-class Tokenize(_Prompted):
-    """POST /tokenize: the tokens of a conversation, through the template, or of a plain prompt."""
 
 
 class LineRequest(Closed):

@@ -25,7 +25,7 @@ def command_line(
 ) -> typer.Typer:
     """A command with subcommands: functions by name, whose docstrings are their help.
 
-    absent: names of subcommands that are not installed, and the one line that says so. completed:
+    absent: names of subcommands that are not here, and the one line that says why. completed:
     gives a function the options that its signature lacks. version: what --version prints.
     """
 
@@ -67,14 +67,12 @@ class _Commands(TyperGroup):
         super().__init__(**attributes)
         for name, function in self.functions.items():
             self.add_command(TyperCommand(name, help=inspect.getdoc(function)))
-        for name, line in self.missing.items():
-            self.add_command(TyperCommand(name, help=line, hidden=True))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         """The name and the command that the arguments begin with, and the rest of them."""
+        if args[0] in self.missing:
+            raise InvalidInput(self.missing[args[0]])
         name, _, rest = super().resolve_command(ctx, args)
-        if name in self.missing:
-            raise InvalidInput(self.missing[name])
         return name, None if name is None else self._whole(name), rest
 
     def invoke(self, ctx: Any) -> Any:

@@ -57,7 +57,7 @@ public struct Bundle: Sendable {
     /// The tokenizer. Throws `invalidBundle` where it is damaged, or of no kind that is known here.
     public func tokenizer() throws -> Tokenizer {
         guard let packed = manifest.tokenizer.packed else {
-            let why = manifest.tokenizer.refused?["packed"] ?? "it was converted by an earlier version"
+            let why = manifest.tokenizer.refused?["packed"] ?? "run `swift-tables BUNDLE`, of swift/tables"
             throw AneBookError.invalidBundle("\(url.path) has no tokenizer.bin: \(why)")
         }
         return try Tokenizer(contentsOf: url.appendingPathComponent(packed))

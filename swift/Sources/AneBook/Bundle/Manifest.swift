@@ -8,7 +8,6 @@ public struct Manifest: Codable, Sendable {
     static let format = "ane-book bundle 6"
 
     public enum Task: String, Codable, Sendable {
-        case reranking
         case textGeneration = "text-generation"
         case embedding
         case tokenClassification = "token-classification"
@@ -176,7 +175,7 @@ public struct Tags: Codable, Sendable {
 
 /// What turns text into token ids and back.
 public struct TokenizerEntry: Codable, Sendable {
-    /// The tokenizer in the form of `ane_book.text.packed`; nil: it has none, and `refused` says why.
+    /// The tokenizer in the form of `swift_tables.packed`; nil: it has none, or `refused` says why.
     public let packed: String?
     /// The chat template in pieces; nil: the model has none, or `refused` says why.
     public let segments: ChatSegments?

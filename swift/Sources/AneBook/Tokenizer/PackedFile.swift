@@ -1,6 +1,6 @@
 import Foundation
 
-/// The sections of a tokenizer.bin, whose form `ane_book/text/packed.py` describes.
+/// The sections of a tokenizer.bin, whose form `swift_tables.packed` describes.
 ///
 /// Nothing in the file is believed: every place and count is checked before it is used.
 struct PackedFile: Sendable {

@@ -7,14 +7,16 @@ import sys
 
 from _templates import EXPRESSED, FOLDER, TEMPLATES, template
 from ane_book.errors import InvalidInput, UnsupportedModel
-from ane_book.text import process, segments
-from ane_book.text.layout import ChatSegments, ChatSystem
+from ane_book.text import process
+from ane_book.text.layout import ChatSegments
 from ane_book.text.process import TextProcess
-from ane_book.text.segments import find_segments, join_segments, random_conversations
 from ane_book.text.template import render
 import pytest
+from swift_tables import segments
+from swift_tables.segments import find_segments, join_segments, random_conversations
 
 BOS, EOS = "<s>", "</s>"
+WITHOUT_SYSTEM = ("gemma-2", "mistral-v0.1", "orion", "phi-3-medium")  # half of all have one
 EACH = "{% for m in messages %}"
 CHATML = EACH + "<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
@@ -45,10 +47,6 @@ def turns(*contents: str, system: str | None = None) -> list[dict]:
     return [*first, *({"role": roles[i % 2], "content": c} for i, c in enumerate(contents))]
 
 
-def test_the_table_names_every_template():
-    assert {path.stem for path in FOLDER.glob("*.jinja")} == TEMPLATES.keys()
-
-
 @pytest.mark.parametrize("name", EXPRESSED)
 def test_segments_are_the_template(name, text):
     """On other conversations than those of the proof, and where the template refuses they do."""
@@ -59,8 +57,7 @@ def test_segments_are_the_template(name, text):
         laid_out = joined(found, messages)
         compared += laid_out is not None
         assert laid_out in (None, rendered(jinja, messages))
-    assert compared >= 150
-    assert find_segments(jinja, text, BOS, EOS) == found
+    assert compared > (190 if name in WITHOUT_SYSTEM else 380)
     assert ChatSegments.model_validate_json(found.model_dump_json()) == found
 
 
@@ -89,43 +86,6 @@ def test_a_template_that_does_more_is_refused(name, text):
     with pytest.raises(UnsupportedModel, match=TEMPLATES[name]["refused"]) as error:
         find_segments(template(name), text, BOS, EOS)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
-
-
-@pytest.mark.parametrize(
-    ("name", "fields"),
-    [
-        ("chatml", {}),
-        ("llama-3", {"user": "both", "assistant": "both"}),
-        ("qwen3", {"cut": "</think>", "cut_strip": "left newlines",
-                   "outside": ["<tool_response>"]}),
-        ("deepseek-r1", {"cut": "</think>"}),
-        ("glm-4", {"nonempty": True}),
-        ("gemma-2", {"system": None, "user": "both", "assistant": "both"}),
-    ],
-)  # fmt: skip
-def test_what_a_template_does_to_contents(name, fields, text):
-    found = find_segments(template(name), text, BOS, EOS)
-    texts = {"start", "reply", "next", "end", "system"}
-    assert found.model_dump(exclude_defaults=True, exclude=texts) == {
-        field: value for field, value in fields.items() if field != "system"
-    }
-    assert (found.system is None) == ("system" in fields)
-
-
-@pytest.mark.parametrize(
-    ("name", "system"),
-    [
-        ("smollm2", {"before": "<|im_start|>system\n", "after": "<|im_end|>\n<|im_start|>user\n"}),
-        ("gemma-3", {"before": "<s><start_of_turn>user\n", "after": "\n\n"}),
-        ("llama-2", {"before": "<s>[INST] <<SYS>>\n", "after": "\n<</SYS>>\n\n", "joined": True}),
-        ("mistral-nemo", {"before": "", "after": "\n\n", "last": True}),
-        ("lfm2", {"before": "<s><|im_start|>system\n", "after": "<|im_end|>\n<|im_start|>user\n",
-                  "empty": "<s><|im_start|>user\n"}),
-    ],
-)  # fmt: skip
-def test_where_a_system_prompt_stands(name, system, text):
-    found = find_segments(template(name), text, BOS, EOS).system
-    assert found == ChatSystem(**system)
 
 
 @pytest.mark.parametrize(

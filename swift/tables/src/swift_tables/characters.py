@@ -1,14 +1,14 @@
 """What a tokenizer.bin says of characters: their kinds for the patterns, and their normalisation.
 
 `tokenizers` is asked about every character, for its versions of Unicode are nobody else's. The
-sections are described in `ane_book.text.packed`.
+sections are described in `swift_tables.packed`.
 """
 
 from functools import cache
 import re
 
-from ane_book.text.shapes import Shape, refuse
 import numpy as np
+from swift_tables.shapes import Shape, refuse
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 NONE = 0xFFFFFFFF

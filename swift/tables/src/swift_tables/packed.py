@@ -53,24 +53,26 @@ Every table of characters was made by asking `tokenizers` about all of Unicode, 
 Unicode are not those of Python or of a phone.
 """
 
+from functools import lru_cache
 import json
 import re
 import struct
 
 from ane_book.errors import UnsupportedModel
-from ane_book.text.characters import NONE, character_tables, split_tables, text_list, u32
-from ane_book.text.shapes import MARK, Shape, read_shape, refuse, token_id
 from ane_book.text.token_bytes import alphabet, byte_level
+from swift_tables.characters import NONE, character_tables, split_tables, text_list, u32
+from swift_tables.shapes import MARK, Shape, read_shape, refuse, token_id
 from tokenizers import Tokenizer
 
 MAGIC = b"ANETOK01"
 
 
+@lru_cache(maxsize=8)  # several bundles of one model
 def packed_tokenizer(json_text: str) -> bytes:
     """The bytes of tokenizer.bin for the text of a tokenizer.json.
 
     Raises UnsupportedModel with one sentence that names the field and its value, for anything that
-    is not of the shapes in `ane_book.text.shapes`, and for a file that is damaged.
+    is not of the shapes in `swift_tables.shapes`, and for a file that is damaged.
     """
     try:
         file = json.loads(json_text)

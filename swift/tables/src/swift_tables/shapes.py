@@ -8,36 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ane_book.errors import UnsupportedModel, printable
+from ane_book.weights import tokenizer
 
 MARK = "\u2581"  # what stands for a space in SentencePiece's tokens
-CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-
-_WORDS = (
-    CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBER| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_CASES = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+TAIL|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*TAIL"
-    r"|NUMBER| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 #: The regular expressions that may split a text, by the name of who uses them first. Each is
 #: written as in the family's tokenizer.json.
-SPLITS = {
+SPLITS = tokenizer.SPLITS | {
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    "llama3": _WORDS.replace("NUMBER", r"\p{N}{1,3}"),  # OLMo 2 and Phi-4 too
-    "qwen2": _WORDS.replace("NUMBER", r"\p{N}"),
-    "qwen3.5": CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    "qwen3.5": tokenizer.CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
-    "o200k": _CASES.replace("TAIL", CONTRACTIONS + "?").replace("NUMBER", r"\p{N}{1,3}"),
-    "tekken": _CASES.replace("TAIL", "").replace("NUMBER", r"\p{N}"),
-    "digits1-3": r"\p{N}{1,3}",  # the three of DeepSeek and HunYuan
-    "cjk": "[一-龥぀-ゟ゠-ヿ]+",
-    "deepseek": r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"
-    r"[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "tekken": tokenizer.CASES.replace("TAIL", "").replace("NUMBER", r"\p{N}"),
     "privacy-small": r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]|\s+(?!\S)|\s+",
 }
 
