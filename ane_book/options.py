@@ -10,7 +10,7 @@ import re
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from ane_book.errors import InvalidInput
-from ane_book.layout import LAYOUTS, Form, Layout
+from ane_book.layout import LAYOUTS, CallShape, Form, Layout
 from mlprogram.machine import parse_bytes
 from pydantic import (
     AfterValidator,
@@ -217,10 +217,10 @@ class Recipe(BaseModel):
         return (*(slots for slots in self.tiers if slots != self.context), self.context)
 
     @property
-    def tiered(self) -> "dict[str, tuple[int, Recipe]]":
-        """The functions of packages with a cache: T of each, and the recipe of its tier alone."""
+    def calls(self) -> dict[str, CallShape]:
+        """The functions of packages with a cache, in all tiers, and the shape of a call of each."""
         return {
-            tier_name(name, S, self.context): (T, self.model_copy(update={"context": S}))
+            tier_name(name, S, self.context): CallShape(T, S, self.layout)
             for S in reversed(self.caches)
             for name, T in self.widths.items()
         }

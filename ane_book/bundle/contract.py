@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ane_book.bundle.order import check_experts, check_order
 from ane_book.bundle.parts import FunctionSpec, Part
-from ane_book.layout import MEMORY, PER_LAYER
+from ane_book.layout import PER_LAYER, Tail
 
 if TYPE_CHECKING:
     from ane_book.bundle.manifest import Manifest
@@ -56,19 +56,12 @@ def _check_functions(manifest: "Manifest", part: Part) -> None:
     plain = {name: (tokens, None) for name, tokens in manifest.functions.items()}
     if sizes not in (plain, manifest.tiered or plain):
         raise ValueError(f"{part.package} has other functions than the first package")
-    kept = [_kept(manifest, function) for function in part.functions.values()]
+    kept = []
+    for function in part.functions.values():
+        types, stores = function.inputs | function.states, function.stores(manifest.layout)
+        kept.append({store: types[store.name].dtype for store in stores})
     if any(own != kept[0] for own in kept):
         raise ValueError(f"{part.package}: its functions keep different caches: {kept}")
-
-
-def _kept(manifest: "Manifest", function: FunctionSpec) -> dict[str, tuple]:
-    """Dtype and shape, without slots, of everything that is kept from call to call."""
-    inputs = {n: t for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
-    kept = [*inputs.items(), *((f"{n}, a state", t) for n, t in function.states.items())]
-    layout, slots = manifest.layout, function.slots or 0
-    whole = {n for n, t in kept if len(t.shape) == 4 and layout.is_tail(t.shape, slots)}
-    whole |= {MEMORY, f"{MEMORY}, a state"}
-    return {n: (t.dtype, t.shape if n in whole else layout.sized(t.shape, 0)) for n, t in kept}
 
 
 def _check_types(manifest: "Manifest", name: str) -> None:
@@ -169,35 +162,18 @@ def _host(manifest: "Manifest", function: FunctionSpec) -> Shapes:
 
 def _layer_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> dict[str, Shapes]:
     """The types that a decoder's layers must have, for the names that the function has."""
-    T, S, host = function.tokens, function.slots or 0, _host(manifest, function)
-    layout = manifest.layout
-    inputs: Shapes = {}
+    call, host = function.call(manifest.layout), _host(manifest, function)
+    stores, known = function.stores(manifest.layout), given | host
+    kept = {store.name: store for store in stores if not store.is_state}
+    inputs = {n: known[n] for n in function.inputs if n in known}
+    inputs |= {name: store.shape(call) for name, store in kept.items()}
     outputs: Shapes = {n: t.shape for n, t in function.outputs.items() if n not in host}
-    for name, type_ in function.inputs.items():
-        if f"new_{name}" not in outputs and name in given | host:
-            inputs[name] = (given | host)[name]
-        elif name == MEMORY:
-            inputs[name] = outputs[f"new_{name}"] = (*type_.shape, 0, 0, 0, 0)[:4]
-        else:
-            shape = (*type_.shape, 0, 0, 0, 0)[:4]
-            tail = layout.is_tail(shape, S) and f"new_{name}" in outputs
-            inputs[name] = (*shape[:2], 1, shape[3]) if tail else _cache(manifest, shape, S)
-            new = (*shape[:2], 1, T) if tail else _cache(manifest, shape, T)
-            outputs[f"new_{name}"] = new
+    outputs |= {f"new_{name}": store.new(call) for name, store in kept.items()}
     if "hidden_out" in outputs:
         outputs["hidden_out"] = host["hidden"]
-    states = {
-        n: (*t.shape, 0, 0, 0, 0)[:4] if n == MEMORY else _cache(manifest, t.shape, S)
-        for n, t in function.states.items()
-    }
+    states = {s.name: s.shape(call) for s in stores if s.is_state and not isinstance(s.kind, Tail)}
     outputs |= _mixed(function, host["hidden"])
     return {"inputs": inputs, "states": states, "outputs": outputs}
-
-
-def _cache(manifest: "Manifest", shape: tuple[int, ...], slots: int) -> tuple[int, ...]:
-    """The shape that a cache of so many slots, or rows, must have, by the sizes that are free."""
-    n, rows, _, columns = (*shape, 0, 0, 0, 0)[:4]
-    return manifest.layout.sized((n, rows, 1, columns), slots)
 
 
 def _mixed(function: FunctionSpec, hidden: tuple[int, ...]) -> Shapes:

@@ -24,7 +24,7 @@ from ane_book.bundle.parts import (
     Vectors,
 )
 from ane_book.host import Host
-from ane_book.layout import LAYOUTS, Form, Layout
+from ane_book.layout import LAYOUTS, MEMORY, Form, Layout
 from ane_book.options import Recipe, tier_name
 from pydantic import Field, model_validator
 
@@ -41,7 +41,8 @@ class Manifest(Record):
     2.  Every part "layers" of `packages` is called in order, by its function of T tokens. Of its
         inputs, `hidden` is the hidden state, `position` (1,) the slot of the first token, a rotary
         table or a mask what `host` says, `x` with a result `new_x` a cache (n, K, S, D) or a tail
-        (n, R, 1, W), and any other one the result of that name of a part before it. The result
+        (n, R, 1, W), and any other one the result of that name of a part before it. A cache is what
+        is called `keys`, `values` or `cache`, perhaps with more behind it. The result
         `hidden_out` is the next hidden state. `per_layer` (n, P, 1, T) has, for each of the part's
         layers, its P numbers of the token's row of `per_layer`, in the order of layers. The rows
         `new_x` (n, K, T, D) go into the cache `x` at `position`. The columns `new_x` (n, R, 1, T)
@@ -63,7 +64,7 @@ class Manifest(Record):
 
     With `form` "apple" tokens are last: a mask is (1, S + T, 1, T), a rotary table (1, D, 1, T), a
     cache (n, K * D, 1, S), its rows `new_x` (n, K * D, 1, T). They hold the numbers from above,
-    rows and columns exchanged. A tail is as above, and never as wide as a cache.
+    rows and columns exchanged. A tail is as above.
 
     With `adapters`, y of every projection in a layer is W x + B (A x), and the parts "layers" have
     inputs for A and B. For a slot s of P matrices with R rows each in A and C_out rows in all, s_a
@@ -179,6 +180,12 @@ class Manifest(Record):
     def layout(self) -> Layout:
         """Where tokens are in caches, masks and rotary tables."""
         return LAYOUTS[self.form]
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether some layers have a memory, which is of all tokens up to the last one."""
+        functions = [next(iter(part.functions.values())) for part in self.shards]
+        return any(MEMORY in function.states | function.inputs for function in functions)
 
     @property
     def functions(self) -> dict[str, int]:

@@ -6,6 +6,7 @@ Names, descriptions and the docstrings of records go into `research/manifest.sch
 from typing import Annotated, Literal
 
 from ane_book.host import check_labels
+from ane_book.layout import CallShape, Layout, Store, kept_under
 from ane_book.text.layout import ChatSegments, Record
 from pydantic import AfterValidator, Field, model_validator
 
@@ -51,6 +52,18 @@ class FunctionSpec(Record):
     inputs: dict[str, Type]
     states: dict[str, Type]
     outputs: dict[str, Type]
+
+    def call(self, layout: Layout) -> CallShape:
+        return CallShape(self.tokens, self.slots or 0, layout)
+
+    def stores(self, layout: Layout) -> list[Store]:
+        """What the package keeps from call to call."""
+        kept = [(n, t, False) for n, t in self.inputs.items() if f"new_{n}" in self.outputs]
+        kept += [(name, type_, True) for name, type_ in self.states.items()]
+        return [
+            Store(name, kept_under(name, type_.shape, layout), (*type_.shape, 0)[0], is_state)
+            for name, type_, is_state in kept
+        ]
 
 
 class Part(Record):

@@ -20,7 +20,7 @@ from typing import Any
 from ane_book.bundle import Bundle, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
-from ane_book.bundle.parts import Embedding, Part, Source, Tags, Tokenizer, Vectors
+from ane_book.bundle.parts import Embedding, Source, Tags, Tokenizer, Vectors
 from ane_book.conversion.ahead import ahead
 from ane_book.conversion.encoding import Encoding, StoredEncoding, rounded
 from ane_book.conversion.golden import GoldenPass
@@ -35,6 +35,7 @@ from ane_book.conversion.write.experts import Parted, expert_weights, write_expe
 from ane_book.conversion.write.head import write_head
 from ane_book.conversion.write.trunk import write_trunk
 from ane_book.errors import OutOfSpace
+from ane_book.layout import CallShape
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
 from ane_book.models.base.architecture import TensorSpec
@@ -96,15 +97,19 @@ class BundleBuilder:
         return Embedding(file=PER_LAYER, shape=(V, columns))
 
     @property
+    def calls(self) -> dict[str, CallShape]:
+        """The functions of packages that have layers, and the shape of a call of each."""
+        return self.recipe.calls
+
+    @property
     def functions(self) -> dict[str, int]:
-        """The functions of a package: name -> T, the tokens that a call takes."""
+        """The functions of a package without a cache: name -> T, the tokens that a call takes."""
         return self.recipe.widths
 
-    def called(self, program: Program) -> dict[str, tuple[int, int | None]]:
-        """The functions of a program: name -> (T, S); S is None where it attends to no cache."""
-        if program.has_cache:
-            return {name: (T, tier.context) for name, (T, tier) in self.recipe.tiered.items()}
-        return {name: (T, None) for name, T in self.functions.items()}
+    def called(self, program: Program) -> dict[str, CallShape]:
+        """The functions of a program, and the shape of a call of each."""
+        plain = {name: CallShape(T) for name, T in self.functions.items()}
+        return self.calls if program.has_cache else plain
 
     @cached_property
     def golden(self) -> GoldenPass:
@@ -142,7 +147,7 @@ class BundleBuilder:
         self._check_space()
         self._whole("tokenizer.json", lambda path: path.write_text(self.tokenizer.json, "utf-8"))
         self._whole("embedding.npy", self.write_embedding)
-        if find(self.config.architecture).per_layer(self.config):
+        if self._per_layer is not None:
             self._whole(PER_LAYER, self.write_per_layer)
         self._advance("embedding")
         self._prepare()
@@ -213,11 +218,12 @@ class BundleBuilder:
 
     def write_per_layer(self, path: Path) -> None:
         """Write what every token gives to the layers, rows (V, L * P)."""
-        architecture, table = find(self.config.architecture), self._outer["per_layer.table"]
+        own, table = self.plan.signatures[0].own, self._outer["per_layer.table"]
+        assert own is not None, "what a model with such a table has"
         embedding = np.load(self.partial / "embedding.npy", mmap_mode="r")
         file = np.lib.format.open_memmap(path, "w+", np.float16, table.shape)
         at, given = 0, self.source.rows(table.name, ROWS)
-        for rows in architecture.per_layer_rows(self.config, self.read, embedding, given):
+        for rows in own.rows(self.read, embedding, given):
             file[at : at + len(rows)] = rounded(table.name, rows)
             at += len(rows)
         file.flush()
@@ -250,7 +256,7 @@ class BundleBuilder:
                 self._write_pieces(layers, programs, pieces)
 
     def lower(self) -> dict:
-        return lower_blocks(self.config, self.recipe)
+        return lower_blocks(self.config, self.recipe, self.calls)
 
     def _has(self, program: Program) -> bool:
         return (self.partial / program.package).exists()
@@ -274,8 +280,8 @@ class BundleBuilder:
 
     def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
         """Write the package of some layers; `weights` yields the state dict of each."""
-        first = {} if layers.start else decoder.end_weights(self.config, "first", self.read)
-        write_shard(path, self.config, self.recipe, pieces, layers, weights, first)
+        ends = decoder.ends_of(self.config, layers, self.read)
+        write_shard(path, self.config, self.recipe, pieces, layers, weights, ends)
 
     def _write_pieces(self, layers: range, programs: list[Program], pieces: dict) -> None:
         """Write one layer that is cut at its experts: a package for its trunk and each expert."""
@@ -291,9 +297,9 @@ class BundleBuilder:
 
     def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, torch.Tensor]) -> None:
         """Write the trunk before a layer's experts; `state` is the state dict of that layer."""
-        first = {} if layer else decoder.end_weights(self.config, "first", self.read)
-        behind = self.behind(layer - 1, pieces) if layer else {}
-        write_trunk(path, self.config, self.recipe, pieces, layer, first, (behind, state))
+        states = self.behind(layer - 1, pieces) if layer else {}, state
+        ends = decoder.ends_of(self.config, range(layer, layer), self.read)
+        write_trunk(path, self.config, self.recipe, pieces, layer, states, ends)
 
     def behind(self, layer: int, pieces: dict) -> dict[str, torch.Tensor]:
         """The part of a layer's state dict that is used after its experts."""
@@ -357,15 +363,9 @@ class BundleBuilder:
     def tokenizer(self) -> TokenizerFiles:
         return self.source.tokenizer()
 
-    @property
-    def _parts(self) -> list[Part]:
-        """The manifest's entries of all packages, read from the packages as written."""
-        programs = self.plan.programs
-        return [part_of(self.partial, program, self.called(program)) for program in programs]
-
     def _write_manifest(self, path: Path) -> None:
-        config, packages = self.config, self._parts  # while the last file is hashed
-        text = asdict(self.tokenizer)
+        config, programs, text = self.config, self.plan.programs, asdict(self.tokenizer)
+        packages = [part_of(self.partial, own, self.called(own)) for own in programs]
         del text["json"]  # a file of its own
         hashes, sizes = self.journal.hashes(), regular_files(self.partial)
         manifest = Manifest(

@@ -5,7 +5,6 @@ text's pooled column, which is a program of its own. Where the model has positio
 host gets a table of them. The golden result is a vector, or the logits of all tokens.
 """
 
-from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,15 @@ from ane_book.bundle.parts import Embedding, Tags, Vectors
 from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.encoding import rounded
 from ane_book.conversion.golden import GoldenPass, end_module
-from ane_book.conversion.plan import Program
 from ane_book.conversion.plan.wired import encode_functions
-from ane_book.conversion.write.encoder import (
-    lower_encoder,
-    write_encoder,
-    write_encoder_trunk,
-    write_pooled,
-)
+from ane_book.conversion.write.head import write_pooled
 from ane_book.host import pool, text_mask
+from ane_book.layout import CallShape
 from ane_book.models import find
 from ane_book.models.base.decoder import end_weights
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 def settings(config: Any) -> dict[str, Any]:
@@ -52,12 +46,6 @@ class EncoderPass(GoldenPass):
         tables = self._host.tables(np.arange(T), self.recipe.context)
         arrays = tables | self._host.text_masks([T], T, causal=causal)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-    def _step(
-        self, block: nn.Module, values: dict[str, Tensor], kind: str, layer: int
-    ) -> dict[str, Tensor]:
-        feeds = [self._feeds[n] for n in find(self.config.architecture).host_inputs(kind)]
-        return {"hidden": block(values["hidden"], *feeds)}
 
     def _ended(self, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
         last = end_module(self.config, "last", self.read)
@@ -115,8 +103,9 @@ class EncoderBuilder(BundleBuilder):
         """A function for each length of a call."""
         return encode_functions(self.recipe.context)
 
-    def called(self, program: Program) -> dict[str, tuple[int, int | None]]:
-        return {name: (T, None) for name, T in self.functions.items()}
+    @property
+    def calls(self) -> dict[str, CallShape]:
+        return {name: CallShape(T) for name, T in self.functions.items()}
 
     def write_positions(self, path: Path) -> None:
         """Write the position embeddings, float16 (P, C), with that of token type 0 added."""
@@ -127,45 +116,10 @@ class EncoderBuilder(BundleBuilder):
         with path.open("wb") as file:
             np.save(file, rounded(names[0], positions + types[0]))
 
-    def lower(self) -> dict:
-        return lower_encoder(self.config, self.functions)
-
     def _prepare(self) -> None:
         super()._prepare()
         if "positions" in self._outer:
             self._whole("positions.npy", self.write_positions)
-
-    def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
-        ends = self._ends(layers.start, layers.stop)
-        write_encoder(
-            path,
-            config=self.config,
-            functions=self.functions,
-            quant=self.recipe.quant,
-            pieces=pieces,
-            layers=layers,
-            ends=ends,
-            weights=weights,
-        )
-
-    def _ends(self, first: int, last: int) -> dict[str, dict[str, Tensor]]:
-        """State dicts of the modules before the first layer and after the last, where [first, last)
-        reaches that end of the model."""
-        has = {"first": first == 0, "last": last == self.config.num_layers}
-        return {e: end_weights(self.config, e, self.read) for e, here in has.items() if here}
-
-    def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, Tensor]) -> None:
-        behind = self.behind(layer - 1, pieces) if layer else {}
-        write_encoder_trunk(
-            path,
-            config=self.config,
-            functions=self.functions,
-            quant=self.recipe.quant,
-            pieces=pieces,
-            layer=layer,
-            states=(behind, state),
-            ends=self._ends(layer, layer),
-        )
 
     def _write_head(self) -> None:
         for program in self.plan.pooled:

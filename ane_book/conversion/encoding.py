@@ -104,6 +104,7 @@ class StoredEncoding(Encoding):
                 'quant "stored" there is nothing to keep, choose another'
             )
         self._architecture = find(self.config.architecture)
+        self._layers = self._architecture.checkpoint(self.config).layers
         outer = self._architecture.outer(self.config)
         self._head = outer.get("head", outer["embedding"]).name
 
@@ -119,14 +120,14 @@ class StoredEncoding(Encoding):
         recipe = self.plan.recipe
         if name == self._head:
             return recipe.quant_head == STORED
-        return recipe.quant == STORED and name.startswith(self._architecture.layer_prefix)
+        return recipe.quant == STORED and name.startswith(self._layers)
 
     def layer(self, layer: int, state: dict) -> dict:
         if self.plan.recipe.quant != STORED:
             return state
         kind, stored = self._architecture.kinds(self.config)[layer], {}
         for name, parts in self._architecture.parameters(self.config, kind).items():
-            names = [f"{self._architecture.layer_prefix}.{layer}.{part.name}" for part in parts]
+            names = [f"{self._layers}.{layer}.{part.name}" for part in parts]
             whole = joined([self.source.integers(name) for name in names])
             if whole is not None and all(map(_as_it_is, parts)):
                 stored[name] = Encoded.stored(whole)

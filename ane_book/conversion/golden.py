@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ane_book.host import Host, causal_mask, per_layer_columns
+from ane_book.layout import PER_LAYER, CallShape
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
-from ane_book.models.base.architecture import MEMORY
 from ane_book.models.base.experts.layers import Mixture
+from ane_book.models.base.signature import MaskInput
 from ane_book.options import Recipe
 import numpy as np
 import torch
@@ -39,11 +40,10 @@ def loaded(make: Callable[[], Made], weights: dict[str, Tensor]) -> Made:
 def end_module(
     config: DecoderConfig, end: str, read: Callable[[str], np.ndarray]
 ) -> nn.Module | None:
-    """The module before the "first" layer, after the "last", or of "pooled" columns, with weights;
-    None without one."""
+    """One of `Architecture.ends` with its weights; None without one."""
     weights = decoder.end_weights(config, end, read)
-    make = getattr(find(config.architecture), end)
-    return loaded(partial(make, config), weights) if weights else None
+    ends = find(config.architecture).ends
+    return loaded(lambda: ends(config)[end], weights) if weights else None
 
 
 class GoldenPass:
@@ -62,6 +62,7 @@ class GoldenPass:
         read: Callable[[str], np.ndarray],
     ):
         self.config, self.recipe, self.folder, self.read = config, recipe, folder, read
+        self.signatures = find(config.architecture).signatures(config)
         self._logits: list[Tensor] = []  # of the last token, for each part of the vocabulary
         self._best: list[tuple[Tensor, Tensor]] = []  # of every token, the largest and its place
 
@@ -74,36 +75,35 @@ class GoldenPass:
     def layers(self, layers: range) -> Iterator[dict[str, Tensor]]:
         """Run each layer and yield its state dict; at the end, save the hidden state to disk."""
         values, architecture = self._values(layers.start), find(self.config.architecture)
-        kinds = architecture.kinds(self.config)
         if layers.start == 0 and (first := end_module(self.config, "first", self.read)):
             with torch.inference_mode():
                 values = {"hidden": first(values["hidden"])}
         for layer in layers:
             state = decoder.block_weights(self.config, layer, self.read)
-            block = loaded(partial(architecture.block, self.config, kinds[layer]), state)
+            kind = self.signatures.names[layer]
+            block = loaded(partial(architecture.block, self.config, kind), state)
             with torch.inference_mode(), _listening(block, self.folder, layer):
-                values = self._step(block, values, kinds[layer], layer)
+                values = self._step(block, values, layer)
             yield state
-        values = self._ended(_left(self.config, values, layers.stop), layers.stop)
+        left = {n: values[n] for n in ("hidden", *self.signatures.handed(layers.stop))}
+        values = self._ended(left, layers.stop)
         final = self.file(layers.stop)
         unfinished = final.with_name(f"unfinished_{final.name}")
         arrays: dict[str, Any] = {name: value.numpy() for name, value in values.items()}
         np.savez(unfinished, **arrays)
         unfinished.rename(final)
 
-    def _step(
-        self, block: nn.Module, values: dict[str, Tensor], kind: str, layer: int
-    ) -> dict[str, Tensor]:
+    def _step(self, block: nn.Module, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
         """Run a layer's block; returns the next one's inputs: `hidden` (1, C, 1, T), and the values
-        that the architecture names in `carried`."""
-        config, architecture = self.config, find(self.config.architecture)
-        feeds = [self._feeds[name] for name in architecture.host_inputs(kind)]
-        if architecture.per_layer(config):
-            feeds.append(self._per_layer[layer : layer + 1])
-        kept, carried = self._kept(kind), [values[n] for n in architecture.takes(config, kind)]
-        hidden, *new = block(values["hidden"], *feeds, *kept, *carried)
-        made = new[len(architecture.kept(config, kind)) :]
-        given = zip(architecture.gives(config, kind), made, strict=True)
+        that layers pass on. What a block keeps or reads is zeros, as before the first token."""
+        signature, feeds = self.signatures[layer], values | self._feeds
+        if signature.own:
+            feeds |= {PER_LAYER: self._per_layer[layer : layer + 1]}
+        kept = {**signature.keeps, **signature.reads}
+        feeds |= {name: torch.zeros(kind.shape(self._call)) for name, kind in kept.items()}
+        result = block(values["hidden"], *(feeds[name] for name in signature.arguments))
+        hidden, *made = result if isinstance(result, tuple) else (result,)
+        given = zip(signature.given, made[len(signature.keeps) :], strict=True)
         return values | {"hidden": hidden} | dict(given)
 
     def _ended(self, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
@@ -133,32 +133,26 @@ class GoldenPass:
     def _host(self) -> Host:
         return find(self.config.architecture).host(self.config)
 
+    @property
+    def _call(self) -> CallShape:
+        return CallShape(self.recipe.golden_tokens, self.recipe.context)
+
     @cached_property
     def _feeds(self) -> dict[str, Tensor]:
-        """Rotary tables and masks of one call at position 0, masks of G * T rows."""
+        """What the host gives to a call at position 0."""
         T, S, host = self.recipe.golden_tokens, self.recipe.context, self._host
-        tables = host.tables(np.arange(T), S)
-        masks = {n: causal_mask(0, T, S, window) for n, window in host.masks.items()}
-        group = partial(find(self.config.architecture).group, self.config)
-        masks = {n: np.tile(mask, (1, 1, group(n), 1)) for n, mask in masks.items()}
-        real = {"real": np.ones((1, 1, 1, T), np.float32)}
-        return {name: torch.from_numpy(array) for name, array in (tables | masks | real).items()}
+        arrays = host.tables(np.arange(T), S) | {"real": np.ones((1, 1, 1, T), np.float32)}
+        for name, given in self.signatures.host().items():
+            if isinstance(given, MaskInput):
+                mask = causal_mask(0, T, S, host.masks[name])
+                arrays[name] = np.tile(mask, (1, 1, given.often(self._call), 1))
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     @cached_property
     def _per_layer(self) -> Tensor:
         """The layers' own inputs of the golden tokens, (L, P, 1, T), as the host gives them."""
         rows = np.load(self.folder / "per_layer.npy", mmap_mode="r")[self.tokens]  # (T, L * P)
         return torch.from_numpy(per_layer_columns(rows, self.config.num_layers).astype(np.float32))
-
-    def _kept(self, kind: str) -> list[Tensor]:
-        """What a block keeps or borrows, before the first token: zeros."""
-        architecture, config = find(self.config.architecture), self.config
-        S, sizes = self.recipe.context, architecture.caches(config).items()
-        shapes = {name: (1, K, S, D) for name, (K, D) in sizes}
-        shapes |= {n: (1, rows, 1, W) for n, (rows, W) in architecture.tails(config).items()}
-        shapes |= {MEMORY: (1, *(architecture.memory(config) or ()))}
-        names = architecture.kept(config, kind) + architecture.borrowed(config, kind)
-        return [torch.zeros(shapes[name]) for name in names]
 
     def head(self, splits: tuple[int, ...], weights: dict[str, Tensor]) -> None:
         """Compute the logits of the next parts of the vocabulary, and keep what `_results` needs of
@@ -189,11 +183,6 @@ class GoldenPass:
         largest, tokens = (torch.stack(parts) for parts in zip(*self._best, strict=True))
         argmax = tokens.gather(0, largest.argmax(dim=0)[None])[0]
         return {"logits": torch.cat(self._logits).numpy(), "argmax": argmax.numpy()}
-
-
-def _left(config: Any, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
-    """Of values, those that a layer, or one after it, takes."""
-    return {n: values[n] for n in ("hidden", *find(config.architecture).handed(config, layer))}
 
 
 @contextmanager

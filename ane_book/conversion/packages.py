@@ -6,24 +6,24 @@ from typing import Any
 
 from ane_book.bundle.parts import Adapters, FunctionSpec, Part, Slot, Target, Type, called
 from ane_book.conversion.plan import Program
+from ane_book.layout import CallShape
 from ane_book.models import find
 from ane_book.models.base.lora import targets
 from mlprogram.package.function import Function as Declared
 from mlprogram.package.reader import Package
 
 
-def part_of(
-    folder: Path, program: Program, functions: Mapping[str, tuple[int, int | None]]
-) -> Part:
-    """The manifest's entry of a program's package in a folder; functions: name -> (T, S)."""
+def part_of(folder: Path, program: Program, functions: Mapping[str, CallShape]) -> Part:
+    """The manifest's entry of a program's package in a folder."""
     declared, layers = Package(folder / program.package).functions, program.layers
     head = not layers and program.trunk is None
     return Part(
         package=program.package,
         part="head" if head else "layers" if program.expert is None else "experts",
         functions={
-            name: FunctionSpec(tokens=T, slots=S, **_types(declared[called(name, program.expert)]))
-            for name, (T, S) in functions.items()
+            name: FunctionSpec(tokens=call.tokens, slots=call.slots or None, **_types(own))
+            for name, call in functions.items()
+            for own in [declared[called(name, program.expert)]]
         },
         layers=None if head else (layers.start, layers.stop),
         expert=program.expert,
@@ -38,7 +38,7 @@ def adapters_of(config: Any, R: int) -> Adapters | None:
     for name, parts in targets(config).items():
         own = [Target(module=p.name.removesuffix(".weight"), rows=p.shape[0]) for p in parts]
         slots[name] = Slot(inputs=parts[0].shape[1], targets=own)
-    return Adapters(rank=R, layers=find(config.architecture).layer_prefix, slots=slots)
+    return Adapters(rank=R, layers=find(config.architecture).checkpoint(config).layers, slots=slots)
 
 
 def _types(function: Declared) -> dict[str, dict[str, Type]]:

@@ -50,21 +50,9 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
     recipe = recipe.model_copy(update={"prefill": _prefill(recipe)})
     if recipe.functions == "one":
         _check_blocks(recipe)
-    if config is not None and recipe.form == "apple":
-        _check_tails(config, recipe)
     if config is not None and recipe.lora_slots:
         targets(config)  # raises
     return recipe
-
-
-def _check_tails(config: DecoderConfig, recipe: Recipe) -> None:
-    """Raise InvalidInput where a tail is as wide as a cache, from which only its width tells it."""
-    for name, (_, W) in find(config.architecture).tails(config).items():
-        if W in recipe.caches:
-            raise InvalidInput(
-                f"form apple: a cache of {W} slots is as wide as the model's tail {name!r}; take "
-                "another context, or other tiers"
-            )
 
 
 def _with_one_function(recipe: Recipe) -> Recipe:
@@ -96,10 +84,10 @@ def _check_blocks(recipe: Recipe) -> None:
 def _check_chain(config: DecoderConfig, recipe: Recipe) -> None:
     """Raise InvalidInput where a budget for bits cannot be allotted: gradients of a layer's
     projections go from layer to layer by the hidden state alone."""
-    architecture, what = find(config.architecture), ""
-    if architecture.layout(config):
+    signatures, what = find(config.architecture).signatures(config), ""
+    if signatures.mixture:
         what = "experts"
-    elif architecture.carried(config) or architecture.per_layer(config):
+    elif signatures.carried or any(own.own for own in signatures):
         what = "layers that share keys and values, or have inputs of their own"
     if what:
         raise InvalidInput(

@@ -5,6 +5,7 @@ Start with llama.py; the other decoders' files say how they differ from it.
     base/         what the architectures share
       __init__.py       the glossary of dimension letters
       architecture.py   the interface that every architecture implements
+      signature.py      what a block takes, keeps from call to call, and gives
       config.py         the hyperparameters of a dense decoder
       dense.py          Llama's decoder, the base class of most architectures
       alternating.py    decoders with several kinds of layer: sliding window, no rotation

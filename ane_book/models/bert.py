@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Parameters, Task, TensorSpec
+from ane_book.models.base.architecture import FULL, Checkpoint, Parameters, Task, TensorSpec
 from ane_book.models.base.config import Layers, Vocabulary, Width
 from ane_book.models.base.sentence import (
     Length,
@@ -21,6 +21,7 @@ from ane_book.models.base.sentence import (
     TextEncoder,
     read_sentences,
 )
+from ane_book.models.base.signature import BlockSignature, MaskInput
 from pydantic import Field, model_validator
 
 if TYPE_CHECKING:
@@ -71,8 +72,6 @@ class Bert(TextEncoder):
     model_type = "bert"
     task: Task = "embedding"
     causal = False
-    layer_prefix = "encoder.layer"
-    base_prefix = "bert."
     Config = BertConfig
     fixed: ClassVar = {
         "position_embedding_type": "absolute",
@@ -111,8 +110,8 @@ class Bert(TextEncoder):
     def kinds(self, config: BertConfig) -> list[str]:
         return [FULL] * config.num_layers
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        return ("mask",)
+    def signature(self, config: BertConfig, kind: str) -> BlockSignature:
+        return BlockSignature({"mask": MaskInput()})
 
     def block(self, config: BertConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base.encoder import EncoderBlock
@@ -120,10 +119,11 @@ class Bert(TextEncoder):
         C, F, H = config.hidden_size, config.intermediate_size, config.num_heads
         return EncoderBlock(C, F, H, config.activation, config.layer_norm_eps)
 
-    def first(self, config: BertConfig) -> "nn.Module":
+    def ends(self, config: BertConfig) -> "dict[str, nn.Module]":
         from ane_book.models.base.encoder import LayerNorm
 
-        return LayerNorm(config.hidden_size, config.layer_norm_eps)
+        first = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        return {"first": first} | super().ends(config)
 
     def host(self, config: BertConfig) -> Host:
         return Host(rotary={}, masks={})
@@ -157,6 +157,7 @@ class Bert(TextEncoder):
             **self.pooled_tensors(config),
         }
 
-    def repeats(self, config: BertConfig) -> frozenset[str]:
-        """Tensors that sentence vectors do not need: position ids and the pooler's layer."""
-        return frozenset({"embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"})
+    def checkpoint(self, config: BertConfig) -> Checkpoint:
+        """Sentence vectors need neither position ids nor the pooler's layer."""
+        unused = {"embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"}
+        return Checkpoint("encoder.layer", base="bert.", repeats=frozenset(unused))

@@ -42,11 +42,22 @@ class Gemma3Config(LocalConfig):
 OwnGemma3 = TypeVar("OwnGemma3", bound=Gemma3Config)
 
 
+def _fields(fields: dict, number) -> dict:
+    D, L = fields["head_dim"], fields["num_hidden_layers"]
+    large = L == 62  # the 27B has another scale; llama.cpp too recognises it by its layers
+    scalar = fields["hidden_size"] // fields["num_attention_heads"] if large else D
+    return fields | {"query_pre_attn_scalar": scalar}
+
+
+def _rows(config: Gemma3Config, name: str, array: np.ndarray) -> np.ndarray:
+    return array - np.float32(1.0) if name.endswith("norm.weight") else array
+
+
 class Gemma3(Local[OwnGemma3]):
     """`model_type` "gemma3_text": Gemma 3 1B and 270M, and the text model of the larger ones."""
 
     model_type = "gemma3_text"
-    gguf: GGUF | None = GGUF("gemma3", OUTER, NAMES | NORMS)
+    gguf: GGUF | None = GGUF("gemma3", OUTER, NAMES | NORMS, _fields, _rows)
     Config: ClassVar[type[DecoderConfig]] = Gemma3Config
     rope_theta = 1000000.0
     fixed: ClassVar = {
@@ -105,12 +116,3 @@ class Gemma3(Local[OwnGemma3]):
     def outer(self, config: OwnGemma3) -> dict[str, TensorSpec]:
         norm = TensorSpec("model.norm.weight", (config.hidden_size,), plus=1.0)
         return super().outer(config) | {"norm": norm}
-
-    def from_gguf(self, fields: dict, number) -> dict:
-        D, L = fields["head_dim"], fields["num_hidden_layers"]
-        large = L == 62  # the 27B has another scale; llama.cpp too recognises it by its layers
-        scalar = fields["hidden_size"] // fields["num_attention_heads"] if large else D
-        return fields | {"query_pre_attn_scalar": scalar}
-
-    def rows_of_gguf(self, config: OwnGemma3, name: str, array: np.ndarray) -> np.ndarray:
-        return array - np.float32(1.0) if name.endswith("norm.weight") else array

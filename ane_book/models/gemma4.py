@@ -20,15 +20,17 @@ embedding: modeling_rope_utils.py there.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 import math
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.models.base.alternating import SLIDING, TYPES, Local, LocalConfig, read_kinds
-from ane_book.models.base.architecture import CACHE, FULL, SHARED, Parameters, TensorSpec
+from ane_book.models.base.architecture import FULL, Checkpoint, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Width
 from ane_book.models.base.dense import head_norms
+from ane_book.models.base.signature import BlockSignature, OwnInput, attention
 from ane_book.rope import Factor, Rotary
 import numpy as np
 from pydantic import Field, model_validator
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
 
 #: Kinds of block: what stands behind FULL or SLIDING, where another layer has its keys and values.
 LENDING, BORROWING = "_lending", "_borrowing"
-LOCAL = ("keys_local", "values_local")  # the cache of sliding layers
 
 #: The `rope_parameters` that `transformers` assumes if config.json has none.
 ROPE = {
@@ -92,6 +93,8 @@ class Gemma4(Local[Gemma4Config]):
 
     model_type = "gemma4_text"
     Config: ClassVar[type[DecoderConfig]] = Gemma4Config
+    layers = "model.layers"  # of `checkpoint`
+    left_out: tuple[str, ...] = ()
     rope_theta = 1000000.0
     scalings = ("proportional",)
     fixed: ClassVar = {
@@ -169,35 +172,15 @@ class Gemma4(Local[Gemma4Config]):
         own = [kind + LENDING if i in lending else kind for i, kind in enumerate(before)]
         return own + [kind + BORROWING for kind in behind]
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        return super().host_inputs(kind.partition("_")[0])
-
-    def group(self, config: Gemma4Config, mask: str) -> int:
-        return config.of(SLIDING if mask == "mask_local" else FULL).group
-
-    def per_layer(self, config: Gemma4Config) -> int:
-        return config.per_layer_size
-
-    def caches(self, config: Gemma4Config) -> dict[str, tuple[int, int]]:
-        full = dict.fromkeys(CACHE, (config.full_kv_heads, config.full_head_dim))
-        return full | dict.fromkeys(LOCAL, (config.num_kv_heads, config.head_dim))
-
-    def kept(self, config: Gemma4Config, kind: str) -> tuple[str, ...]:
-        return () if kind.endswith(BORROWING) else _cache(kind)
-
-    def borrowed(self, config: Gemma4Config, kind: str) -> tuple[str, ...]:
-        return _cache(kind) if kind.endswith(BORROWING) else ()
-
-    def carried(self, config: Gemma4Config) -> dict[str, int]:
-        names = {n for kind in self.kinds(config) for n in self.gives(config, kind)}
-        sizes = {SHARED + name: K * D for name, (K, D) in self.caches(config).items()}
-        return {name: size for name, size in sizes.items() if name in names}
-
-    def takes(self, config: Gemma4Config, kind: str) -> tuple[str, ...]:
-        return tuple(SHARED + name for name in self.borrowed(config, kind))
-
-    def gives(self, config: Gemma4Config, kind: str) -> tuple[str, ...]:
-        return tuple(SHARED + name for name in _cache(kind) if kind.endswith(LENDING))
+    def signature(self, config: Gemma4Config, kind: str) -> BlockSignature:
+        base = kind.partition("_")[0]
+        table, mask = self.inputs[base]
+        ending = "_local" if base == SLIDING else ""  # of the cache's names: heads differ in size
+        found = attention(config.of(kind), table, mask, ending)
+        P = config.per_layer_size
+        rows = OwnInput(P, partial(self.per_layer_rows, config)) if P else None
+        found = replace(found, own=rows, lends=kind.endswith(LENDING))
+        return replace(found, keeps={}, reads=found.caches) if kind.endswith(BORROWING) else found
 
     def rotary(self, config: Gemma4Config) -> Rotary:
         D = config.full_head_dim
@@ -212,8 +195,11 @@ class Gemma4(Local[Gemma4Config]):
         }
         return found.model_copy(update=changes)
 
-    def softcap(self, config: Gemma4Config) -> float | None:
-        return config.softcap
+    def ends(self, config: Gemma4Config) -> "dict[str, nn.Module]":
+        from ane_book.models.base.layers import Softcap
+
+        bound = {} if config.softcap is None else {"bound": Softcap(config.softcap)}
+        return super().ends(config) | bound
 
     def block(self, config: Gemma4Config, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base import borrowing, layers
@@ -263,12 +249,12 @@ class Gemma4(Local[Gemma4Config]):
         }
         return super().outer(config) | (own if P else {})
 
-    def repeats(self, config: Gemma4Config) -> frozenset[str]:
-        """A tied head, and keys and values of layers that do not use them."""
-        names = ("k_proj", "v_proj", "k_norm", "v_norm")
+    def checkpoint(self, config: Gemma4Config) -> Checkpoint:
+        """Layers that do not use keys and values of their own may have them."""
+        found, names = super().checkpoint(config), ("k_proj", "v_proj", "k_norm", "v_norm")
         behind = range(config.num_layers - config.borrowing_layers, config.num_layers)
-        own = (f"{self.layer_prefix}.{i}.self_attn.{name}.weight" for i in behind for name in names)
-        return super().repeats(config) | {*own}
+        own = {f"{self.layers}.{i}.self_attn.{name}.weight" for i in behind for name in names}
+        return Checkpoint(self.layers, left_out=self.left_out, repeats=found.repeats | own)
 
     def per_layer_rows(
         self,
@@ -277,6 +263,7 @@ class Gemma4(Local[Gemma4Config]):
         embedding: np.ndarray,
         table: Iterator[np.ndarray],
     ) -> Iterator[np.ndarray]:
+        """As `OwnInput` says."""
         outer, P = self.outer(config), config.per_layer_size
         matrix, norm = (read(outer[f"per_layer.{name}"].name) for name in ("projection", "norm"))
         at, eps = 0, config.rms_norm_eps
@@ -293,7 +280,7 @@ class Gemma4WithVision(Gemma4):
     are left out."""
 
     model_type = "gemma4"
-    layer_prefix = "model.language_model.layers"
+    layers = "model.language_model.layers"
     left_out = ("model.vision_tower.", "model.embed_vision.", "model.audio_tower.",
                 "model.embed_audio.")  # fmt: skip
 
@@ -311,8 +298,3 @@ class Gemma4WithVision(Gemma4):
 
 def _norm(name: str, size: int) -> TensorSpec:
     return TensorSpec(f"{name}.weight", (size,))
-
-
-def _cache(kind: str) -> tuple[str, ...]:
-    """The names of the cache that layers of a kind attend to."""
-    return LOCAL if kind.startswith(SLIDING) else CACHE

@@ -34,11 +34,16 @@ class Glm4Config(DecoderConfig):
     attention_bias: bool  # queries, keys and values have biases
 
 
+def _fields(fields: dict, number) -> dict:
+    number("rope.dimension_sections", 0)  # GLM-4V's, whose rows llama.cpp reorders, is refused
+    return {"partial_rotary_factor": 1.0, "attention_bias": False} | fields
+
+
 class Glm4(Dense[Glm4Config]):
     """`model_type` "glm4": GLM-4-9B-0414, GLM-4-32B-0414 and GLM-Z1."""
 
     model_type = "glm4"
-    gguf = GGUF("glm4", OUTER, NAMES | OWN_NAMES)
+    gguf = GGUF("glm4", OUTER, NAMES | OWN_NAMES, _fields)
     Config = Glm4Config
     fixed: ClassVar = {name: value for name, value in Dense.fixed.items() if name not in OWN}
 
@@ -72,10 +77,6 @@ class Glm4(Dense[Glm4Config]):
         if config.attention_bias:
             parts["attention.qkv.bias"] = _projections(config, "bias")
         return parts
-
-    def from_gguf(self, fields: dict, number) -> dict:
-        number("rope.dimension_sections", 0)  # GLM-4V's, whose rows llama.cpp reorders, is refused
-        return {"partial_rotary_factor": 1.0, "attention_bias": False} | fields
 
 
 def _projections(

@@ -14,7 +14,7 @@ from ane_book.host import Host
 from ane_book.models.base.architecture import FULL, GGUF
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense
-from ane_book.models.llama import Llama
+from ane_book.models.llama import unpermuted
 from ane_book.rope import Factor
 
 if TYPE_CHECKING:
@@ -39,11 +39,16 @@ class GraniteConfig(DecoderConfig):
     logits_scaling: Factor  # divides the logits
 
 
+def _fields(fields: dict, number) -> dict:
+    found = {field: number(key, 0) for field, key in MULTIPLIERS.items()}
+    return fields | {field: value for field, value in found.items() if value}
+
+
 class Granite(Dense[GraniteConfig]):
     """`model_type` "granite"."""
 
     model_type = "granite"
-    gguf = GGUF("granite", OUTER, NAMES)
+    gguf = GGUF("granite", OUTER, NAMES, _fields, unpermuted)
     Config = GraniteConfig
 
     def read(self, fields: dict) -> dict:
@@ -64,14 +69,8 @@ class Granite(Dense[GraniteConfig]):
         block.after_attention = block.after_feed_forward = Scale(config.residual_multiplier)
         return block
 
-    def final_norm(self, config: GraniteConfig) -> "nn.Module":
+    def ends(self, config: GraniteConfig) -> "dict[str, nn.Module]":
         from ane_book.models.base.layers import ScaledRMSNorm
 
         scale = 1 / config.logits_scaling
-        return ScaledRMSNorm(config.hidden_size, config.rms_norm_eps, scale)
-
-    def from_gguf(self, fields: dict, number) -> dict:
-        found = {field: number(key, 0) for field, key in MULTIPLIERS.items()}
-        return fields | {field: value for field, value in found.items() if value}
-
-    rows_of_gguf = Llama.rows_of_gguf  # llama.cpp permutes q and k as it does for Llama
+        return {"norm": ScaledRMSNorm(config.hidden_size, config.rms_norm_eps, scale)}

@@ -18,9 +18,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from ane_book.models.base.architecture import CACHE, FULL, GGUF, Parameters, TensorSpec
+from ane_book.layout import Tail
+from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import Dense, head_norms, layer_types, plain_rope
+from ane_book.models.base.signature import BlockSignature
 from pydantic import Field
 
 if TYPE_CHECKING:
@@ -68,11 +70,19 @@ class Lfm2Config(DecoderConfig):
     taps: Annotated[int, Field(ge=2, le=64)]  # K, tokens that a convolution takes
 
 
+def fields_of_gguf(fields: dict, number: Callable[..., float]) -> dict:
+    return fields | {
+        "norm_eps": fields["rms_norm_eps"],
+        "block_auto_adjust_ff_dim": False,  # the file has the size itself
+        "conv_L_cache": number("shortconv.l_cache"),
+    }
+
+
 class Lfm2(Dense[Lfm2Config]):
     """`model_type` "lfm2": the dense text models."""
 
     model_type = "lfm2"
-    gguf: GGUF | None = GGUF("lfm2", OUTSIDE, OPERATORS)
+    gguf: GGUF | None = GGUF("lfm2", OUTSIDE, OPERATORS, fields_of_gguf)
     Config: ClassVar[type[DecoderConfig]] = Lfm2Config
     rope_theta = 1000000.0
     fixed: ClassVar = Dense.fixed | {"conv_bias": False}
@@ -103,15 +113,10 @@ class Lfm2(Dense[Lfm2Config]):
     def kinds(self, config: Lfm2Config) -> list[str]:
         return list(config.layer_types)
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        return () if kind == CONVOLVED else super().host_inputs(kind)
-
-    def tails(self, config: Lfm2Config) -> dict[str, tuple[int, int]]:
-        """What the convolutions take."""
-        return {"gated": (config.hidden_size, config.taps - 1)}
-
-    def kept(self, config: Lfm2Config, kind: str) -> tuple[str, ...]:
-        return ("gated",) if kind == CONVOLVED else CACHE
+    def signature(self, config: Lfm2Config, kind: str) -> BlockSignature:
+        if kind != CONVOLVED:
+            return super().signature(config, kind)
+        return BlockSignature({}, keeps={"gated": Tail(config.hidden_size, config.taps - 1)})
 
     def block(self, config: Lfm2Config, kind: str = FULL) -> "nn.Module":
         if kind != CONVOLVED:
@@ -148,13 +153,6 @@ class Lfm2(Dense[Lfm2Config]):
     def outer(self, config: Lfm2Config) -> dict[str, TensorSpec]:
         norm = TensorSpec("model.embedding_norm.weight", (config.hidden_size,))
         return super().outer(config) | {"norm": norm}
-
-    def from_gguf(self, fields: dict, number: Callable[..., float]) -> dict:
-        return fields | {
-            "norm_eps": fields["rms_norm_eps"],
-            "block_auto_adjust_ff_dim": False,  # the file has the size itself
-            "conv_L_cache": number("shortconv.l_cache"),
-        }
 
 
 def _feed_forward(fields: dict, size: int) -> int:

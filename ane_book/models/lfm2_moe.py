@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.sparse import DENSE, Sparse, SparseConfig, gguf_experts
-from ane_book.models.lfm2 import OPERATORS, OUTSIDE, Lfm2, Lfm2Config
+from ane_book.models.base.sparse import DENSE, Sparse, SparseConfig, gguf_experts, sparse_fields
+from ane_book.models.lfm2 import OPERATORS, OUTSIDE, Lfm2, Lfm2Config, fields_of_gguf
 from pydantic import Field
 
 if TYPE_CHECKING:
@@ -24,6 +24,13 @@ class Lfm2MoeConfig(Lfm2Config, SparseConfig):
 
     expert_biases: bool
     gate_scale: Annotated[float, Field(gt=0, le=1000)]
+
+
+def _fields(fields: dict, number: Callable[..., float]) -> dict:
+    return sparse_fields(fields_of_gguf(fields, number), number) | {
+        "num_dense_layers": number("leading_dense_block_count"),
+        "routed_scaling_factor": number("expert_weights_scale", 1.0),
+    }
 
 
 class Lfm2Moe(Sparse, Lfm2):
@@ -39,6 +46,7 @@ class Lfm2Moe(Sparse, Lfm2):
         OPERATORS
         | gguf_experts("feed_forward", "w1", "w3", "w2")
         | {"exp_probs_b.bias": "feed_forward.expert_bias"},
+        _fields,
     )
 
     def config(self, fields: dict) -> DecoderConfig:
@@ -72,9 +80,3 @@ class Lfm2Moe(Sparse, Lfm2):
             biases = TensorSpec(f"{self.mlp}.expert_bias", (config.num_experts,))
             found["router.balance"] = (biases,)
         return found
-
-    def from_gguf(self, fields: dict, number: Callable[..., float]) -> dict:
-        return super().from_gguf(fields, number) | {
-            "num_dense_layers": number("leading_dense_block_count"),
-            "routed_scaling_factor": number("expert_weights_scale", 1.0),
-        }

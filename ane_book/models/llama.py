@@ -24,21 +24,23 @@ from ane_book.models.base.dense import NAMES, OUTER, Dense
 import numpy as np
 
 
+def unpermuted(config: DecoderConfig, name: str, array: np.ndarray) -> np.ndarray:
+    """Undo llama.cpp's reordering of the rows of q and k, (heads * D, C).
+
+    Its "llama" rotates neighbours (0, 1), (2, 3), ...; `transformers` rotates halves (0, D/2),
+    (1, D/2 + 1), ... Most other architectures keep the order of `transformers` in GGUF.
+    """
+    rotated = name.split(".")[-2] in ("q_proj", "k_proj")
+    return halves(array, config.head_dim) if rotated else array
+
+
+def _fields(fields: dict, number) -> dict:
+    """Call it "mistral" if it has a sliding window: GGUF calls both "llama"."""
+    return fields | {"model_type": "mistral"} if fields["sliding_window"] else fields
+
+
 class Llama(Dense[DecoderConfig]):
     """`model_type` "llama": Llama 1 to 3, SmolLM2 and others."""
 
     model_type = "llama"
-    gguf: GGUF | None = GGUF("llama", OUTER, NAMES)
-
-    def from_gguf(self, fields: dict, number) -> dict:
-        """Call it "mistral" if it has a sliding window: GGUF calls both "llama"."""
-        return fields | {"model_type": "mistral"} if fields["sliding_window"] else fields
-
-    def rows_of_gguf(self, config: DecoderConfig, name: str, array: np.ndarray) -> np.ndarray:
-        """Undo llama.cpp's reordering of the rows of q and k, (heads * D, C).
-
-        Its "llama" rotates neighbours (0, 1), (2, 3), ...; `transformers` rotates halves (0, D/2),
-        (1, D/2 + 1), ... Most other architectures keep the order of `transformers` in GGUF.
-        """
-        rotated = name.split(".")[-2] in ("q_proj", "k_proj")
-        return halves(array, config.head_dim) if rotated else array
+    gguf: GGUF | None = GGUF("llama", OUTER, NAMES, _fields, unpermuted)

@@ -12,16 +12,25 @@ from ane_book.errors import UnsupportedModel
 from ane_book.models.base.architecture import GGUF
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense
-from ane_book.models.llama import Llama
+from ane_book.models.llama import unpermuted
 
 BETA, ORIGINAL = "llama_4_scaling_beta", "original_max_position_embeddings"
+
+
+def _fields(fields: dict, number) -> dict:
+    """Call it "mistral" if queries do not grow: GGUF calls Mistral Small 3 "mistral3" too."""
+    beta, scaling = number("attention.temperature_scale", 0), fields["rope_scaling"] or {}
+    if not beta:
+        return fields | {"model_type": "mistral"}
+    own = {BETA: beta, ORIGINAL: fields.get(ORIGINAL)}
+    return fields | {"rope_scaling": scaling | own}
 
 
 class Ministral3(Dense[DecoderConfig]):
     """`model_type` "ministral3": the text model of Ministral 3."""
 
     model_type = "ministral3"
-    gguf = GGUF("mistral3", OUTER, NAMES)
+    gguf = GGUF("mistral3", OUTER, NAMES, _fields, unpermuted)
 
     def read(self, fields: dict) -> dict:
         scaling = fields["rope_scaling"] or {}
@@ -39,13 +48,3 @@ class Ministral3(Dense[DecoderConfig]):
         return super().read(fields | {"rope_scaling": own, "max_position_embeddings": longest}) | {
             "sliding_window": fields.get("sliding_window") or None
         }
-
-    def from_gguf(self, fields: dict, number) -> dict:
-        """Call it "mistral" if queries do not grow: GGUF calls Mistral Small 3 "mistral3" too."""
-        beta, scaling = number("attention.temperature_scale", 0), fields["rope_scaling"] or {}
-        if not beta:
-            return fields | {"model_type": "mistral"}
-        own = {BETA: beta, ORIGINAL: fields.get(ORIGINAL)}
-        return fields | {"rope_scaling": scaling | own}
-
-    rows_of_gguf = Llama.rows_of_gguf  # llama.cpp permutes q and k as it does for Llama

@@ -9,11 +9,13 @@ Letters: see `ane_book.models.base`.
 References: Warner et al. 2024 (arXiv 2412.13663); `transformers`, modeling_modernbert.py.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from ane_book.models.base.alternating import TYPES, Local, LocalConfig, read_kinds
-from ane_book.models.base.architecture import FULL, Parameters, Task, TensorSpec
+from ane_book.models.base.architecture import FULL, Checkpoint, Parameters, Task, TensorSpec
 from ane_book.models.base.sentence import SentenceConfig, TextEncoder, read_sentences
+from ane_book.models.base.signature import BlockSignature
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,9 +34,6 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
     model_type = "modernbert"
     task: Task = "embedding"
     causal = False
-    layer_prefix = "layers"
-    base_prefix = "model."
-    left_out: tuple[str, ...] = ("head.", "decoder.")  # of a masked language model
     Config = ModernBertConfig
     rope_theta = 160000.0
     scalings = ()
@@ -62,8 +61,8 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
         first, *rest = config.layer_types
         return [f"{FIRST}{first}", *rest]
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        return super().host_inputs(kind.removeprefix(FIRST))
+    def signature(self, config: ModernBertConfig, kind: str) -> BlockSignature:
+        return replace(super().signature(config, kind.removeprefix(FIRST)), keeps={})
 
     def block(self, config: ModernBertConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base import layers
@@ -81,13 +80,11 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
             )
         )
 
-    def first(self, config: ModernBertConfig) -> "nn.Module":
+    def ends(self, config: ModernBertConfig) -> "dict[str, nn.Module]":
         from ane_book.models.base.encoder import LayerNorm
 
-        return LayerNorm(config.hidden_size, config.norm_epsilon, bias=False)
-
-    def last(self, config: ModernBertConfig) -> "nn.Module":
-        return self.first(config)
+        C, eps, found = config.hidden_size, config.norm_epsilon, super().ends(config)
+        return found | {end: LayerNorm(C, eps, bias=False) for end in ("first", "last")}
 
     def parameters(self, config: ModernBertConfig, kind: str = FULL) -> Parameters:
         C, F, _, _ = config.widths
@@ -110,5 +107,6 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
             **self.pooled_tensors(config),
         }
 
-    def repeats(self, config: ModernBertConfig) -> frozenset[str]:
-        return frozenset()
+    def checkpoint(self, config: ModernBertConfig) -> Checkpoint:
+        left_out = ("head.", "decoder.")  # of a masked language model
+        return Checkpoint("layers", base="model.", left_out=left_out)

@@ -22,22 +22,24 @@ NORMS = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 BEFORE = ("attn_norm", "ffn_norm")  # Llama's norms, which OLMo 2 does not have
+WITHOUT = {k: v for k, v in (NAMES | NORMS).items() if k not in BEFORE}
+
+
+def _fields(fields: dict, number) -> dict:
+    """Call it "olmo3" if it has a sliding window: GGUF calls both "olmo2"."""
+    if not fields["sliding_window"]:
+        return fields
+    theta, scaling = fields["rope_theta"], fields["rope_scaling"] or {"rope_type": "default"}
+    local = {"rope_theta": number("rope.freq_base_swa", theta), "rope_type": "default"}
+    by_type = {"full_attention": {"rope_theta": theta} | scaling, "sliding_attention": local}
+    return fields | {"model_type": "olmo3", "rope_parameters": by_type}
 
 
 class Olmo2(Dense[DecoderConfig]):
     """`model_type` "olmo2"."""
 
     model_type = "olmo2"
-    gguf = GGUF("olmo2", OUTER, {k: v for k, v in (NAMES | NORMS).items() if k not in BEFORE})
-
-    def from_gguf(self, fields: dict, number) -> dict:
-        """Call it "olmo3" if it has a sliding window: GGUF calls both "olmo2"."""
-        if not fields["sliding_window"]:
-            return fields
-        theta, scaling = fields["rope_theta"], fields["rope_scaling"] or {"rope_type": "default"}
-        local = {"rope_theta": number("rope.freq_base_swa", theta), "rope_type": "default"}
-        by_type = {"full_attention": {"rope_theta": theta} | scaling, "sliding_attention": local}
-        return fields | {"model_type": "olmo3", "rope_parameters": by_type}
+    gguf = GGUF("olmo2", OUTER, WITHOUT, _fields)
 
     def block(self, config: DecoderConfig, kind: str = FULL) -> "DecoderBlock":
         from ane_book.models.base import layers

@@ -3,7 +3,7 @@
 A context extension (YaRN) is of the full layers alone: sliding layers rotate as they were trained.
 
 References: Olmo 3 (arXiv 2512.13961); `transformers`, modeling_olmo3.py; llama.cpp, which has it as
-"olmo2" with a sliding window (`Olmo2.from_gguf`).
+"olmo2" with a sliding window (`ane_book.models.olmo2`).
 """
 
 from typing import TYPE_CHECKING

@@ -13,6 +13,7 @@ References: openai/privacy-filter, its model card; gpt-oss model card (arXiv 250
 `transformers`, modeling_openai_privacy_filter.py.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.errors import UnsupportedModel
@@ -21,6 +22,7 @@ from ane_book.models.base.architecture import FULL, Architecture, Parameters, Te
 from ane_book.models.base.config import Count, DecoderConfig, Width
 from ane_book.models.base.dense import plain_rope, sizes, typed_scaling
 from ane_book.models.base.experts import Experts, check_taken
+from ane_book.models.base.signature import BlockSignature, attention
 from ane_book.options import Strategy
 from pydantic import Field, model_validator
 
@@ -112,7 +114,10 @@ class PrivacyFilter(Architecture):
     def kinds(self, config: PrivacyFilterConfig) -> list[str]:
         return [FULL] * config.num_layers
 
-    def layout(self, config: PrivacyFilterConfig) -> Experts:
+    def signature(self, config: PrivacyFilterConfig, kind: str) -> BlockSignature:
+        return replace(attention(config), keeps={}, mixture=self.experts(config))
+
+    def experts(self, config: PrivacyFilterConfig) -> Experts:
         """The mixture of experts of each layer."""
         return Experts(
             config.num_experts,
@@ -135,14 +140,14 @@ class PrivacyFilter(Architecture):
             SinkAttention(C, H, K, D, bias=True),
             projection(C, config.num_experts, bias=True),
             TopGates(config.experts_per_token),
-            Mixture(self.layout(config), activation),
+            Mixture(self.experts(config), activation),
             config.rms_norm_eps,
         )
 
-    def last(self, config: PrivacyFilterConfig) -> "nn.Module":
+    def ends(self, config: PrivacyFilterConfig) -> "dict[str, nn.Module]":
         from ane_book.models.base.encoder import Labels
 
-        return Labels(config.hidden_size, len(config.labels), config.rms_norm_eps)
+        return {"last": Labels(config.hidden_size, len(config.labels), config.rms_norm_eps)}
 
     def host(self, config: PrivacyFilterConfig) -> Host:
         return Host(rotary={"rope": config.rotary}, masks={})
@@ -165,7 +170,7 @@ class PrivacyFilter(Architecture):
             "mixture_norm.weight": (TensorSpec("post_attention_layernorm.weight", (C,)),),
             "router.weight": (TensorSpec("mlp.router.weight", (E, C)),),
             "router.bias": (TensorSpec("mlp.router.bias", (E,)),),
-            **self.layout(config).parameters("mixture", "mlp.experts"),
+            **self.experts(config).parameters(),
         }
 
     def outer(self, config: PrivacyFilterConfig) -> dict[str, TensorSpec]:

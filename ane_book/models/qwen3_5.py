@@ -13,9 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from ane_book.models.base.architecture import CACHE, FULL, GGUF, MEMORY, Parameters, TensorSpec
+from ane_book.layout import MEMORY, Kept, Recurrent, Tail
+from ane_book.models.base.architecture import FULL, GGUF, Checkpoint, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Width
 from ane_book.models.base.dense import OUTER, Dense, head_norms, layer_types, plain_rope
+from ane_book.models.base.signature import BlockSignature, Columns
 from ane_book.models.qwen3 import NORMED
 import numpy as np
 from pydantic import Field, model_validator
@@ -65,11 +67,40 @@ class Qwen3_5Config(DecoderConfig):
         return self.delta_key_heads * Dk, self.delta_heads * Dv
 
 
+def _fields(fields: dict, number: Callable[..., float]) -> dict:
+    heads = number("ssm.time_step_rank")
+    return fields | {
+        "full_attention_interval": number("full_attention_interval", 4),
+        "linear_conv_kernel_dim": number("ssm.conv_kernel"),
+        "linear_num_value_heads": heads,
+        "linear_num_key_heads": number("ssm.group_count"),
+        "linear_key_head_dim": number("ssm.state_size"),
+        "linear_value_head_dim": number("ssm.inner_size") // (heads or 1),
+    }
+
+
+def _rows(config: Qwen3_5Config, name: str, array: np.ndarray) -> np.ndarray:
+    """llama.cpp stores norms as 1 + weight, A_log as -exp of it, and the values' heads with
+    those of one key head far apart."""
+    own = name.rpartition("linear_attn.")[2]
+    if own == name:
+        return array - np.float32(1.0) if name.endswith("norm.weight") else array
+    if own == "norm.weight":
+        return array
+    if own == "out_proj.weight":
+        return np.ascontiguousarray(_grouped(config, array.T, config.delta_sizes[1]).T)
+    if own == "A_log":
+        array = np.log(-array)
+    start = 2 * config.delta_widths[0] if own in ("in_proj_qkv.weight", "conv1d.weight") else 0
+    size = config.delta_sizes[1] if start or own == "in_proj_z.weight" else 1
+    return np.concatenate([array[:start], _grouped(config, array[start:], size)])
+
+
 class Qwen3_5(Dense[Qwen3_5Config]):
     """`model_type` "qwen3_5_text"."""
 
     model_type = "qwen3_5_text"
-    gguf: GGUF | None = GGUF("qwen35", OUTER, NORMED | DELTA_NAMES)
+    gguf: GGUF | None = GGUF("qwen35", OUTER, NORMED | DELTA_NAMES, _fields, _rows)
     Config = Qwen3_5Config
     fixed: ClassVar = {
         "hidden_act": "silu",
@@ -100,20 +131,17 @@ class Qwen3_5(Dense[Qwen3_5Config]):
     def kinds(self, config: Qwen3_5Config) -> list[str]:
         return list(config.layer_types)
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        return ("real",) if kind == DELTA else super().host_inputs(kind)
-
-    def tails(self, config: Qwen3_5Config) -> dict[str, tuple[int, int]]:
-        """Queries, keys and values of the DeltaNets before their convolution."""
-        keys, values = config.delta_widths
-        return {"projected": (2 * keys + values, config.taps - 1)}
-
-    def memory(self, config: Qwen3_5Config) -> tuple[int, int, int]:
-        Dk, Dv = config.delta_sizes
-        return config.delta_heads, Dv, Dk
-
-    def kept(self, config: Qwen3_5Config, kind: str) -> tuple[str, ...]:
-        return ("projected", MEMORY) if kind == DELTA else CACHE
+    def signature(self, config: Qwen3_5Config, kind: str) -> BlockSignature:
+        """A DeltaNet keeps queries, keys and values before their convolution, and a memory, which
+        only columns of real tokens change."""
+        if kind != DELTA:
+            return super().signature(config, kind)
+        (keys, values), (Dk, Dv) = config.delta_widths, config.delta_sizes
+        keeps: dict[str, Kept] = {
+            "projected": Tail(2 * keys + values, config.taps - 1),
+            MEMORY: Recurrent(config.delta_heads, Dv, Dk),
+        }
+        return BlockSignature({"real": Columns(1)}, keeps=keeps)
 
     def block(self, config: Qwen3_5Config, kind: str = FULL) -> "DecoderBlock":
         from ane_book.models.base import delta, layers
@@ -154,35 +182,6 @@ class Qwen3_5(Dense[Qwen3_5Config]):
         norm = TensorSpec("model.norm.weight", (config.hidden_size,), plus=1.0)
         return super().outer(config) | {"norm": norm}
 
-    # --- GGUF
-
-    def from_gguf(self, fields: dict, number: Callable[..., float]) -> dict:
-        heads = number("ssm.time_step_rank")
-        return fields | {
-            "full_attention_interval": number("full_attention_interval", 4),
-            "linear_conv_kernel_dim": number("ssm.conv_kernel"),
-            "linear_num_value_heads": heads,
-            "linear_num_key_heads": number("ssm.group_count"),
-            "linear_key_head_dim": number("ssm.state_size"),
-            "linear_value_head_dim": number("ssm.inner_size") // (heads or 1),
-        }
-
-    def rows_of_gguf(self, config: Qwen3_5Config, name: str, array: np.ndarray) -> np.ndarray:
-        """llama.cpp stores norms as 1 + weight, A_log as -exp of it, and the values' heads with
-        those of one key head far apart."""
-        own = name.rpartition("linear_attn.")[2]
-        if own == name:
-            return array - np.float32(1.0) if name.endswith("norm.weight") else array
-        if own == "norm.weight":
-            return array
-        if own == "out_proj.weight":
-            return np.ascontiguousarray(_grouped(config, array.T, config.delta_sizes[1]).T)
-        if own == "A_log":
-            array = np.log(-array)
-        start = 2 * config.delta_widths[0] if own in ("in_proj_qkv.weight", "conv1d.weight") else 0
-        size = config.delta_sizes[1] if start or own == "in_proj_z.weight" else 1
-        return np.concatenate([array[:start], _grouped(config, array[start:], size)])
-
 
 class Qwen3_5WithVision(Qwen3_5):
     """`model_type` "qwen3_5": the text model of a checkpoint that also has a vision tower, and
@@ -190,13 +189,15 @@ class Qwen3_5WithVision(Qwen3_5):
 
     model_type = "qwen3_5"
     gguf = None  # llama.cpp has the text model alone
-    layer_prefix = "model.language_model.layers"
-    left_out = ("model.visual.", "mtp.")
 
     def config(self, fields: dict) -> DecoderConfig:
         text = fields["text_config"]
         tied = fields.get("tie_word_embeddings", text.get("tie_word_embeddings"))
         return super().config(text | {"tie_word_embeddings": tied})
+
+    def checkpoint(self, config: Qwen3_5Config) -> Checkpoint:
+        own, left_out = super().checkpoint(config), ("model.visual.", "mtp.")
+        return replace(own, layers="model.language_model.layers", left_out=left_out)
 
     def outer(self, config: Qwen3_5Config) -> dict[str, TensorSpec]:
         return {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ane_book.errors import UnsupportedModel
 from ane_book.models.base.architecture import GGUF
 from ane_book.models.base.dense import OUTER
-from ane_book.models.base.sparse import Sparse, SparseConfig, gguf_experts
+from ane_book.models.base.sparse import Sparse, SparseConfig, gguf_experts, sparse_fields
 from ane_book.models.qwen3 import NORMED, Qwen3
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Qwen3Moe(Sparse, Qwen3):
     """`model_type` "qwen3_moe"."""
 
     model_type = "qwen3_moe"
-    gguf = GGUF("qwen3moe", OUTER, NORMED | gguf_experts("mlp", *Sparse.matrices))
+    gguf = GGUF("qwen3moe", OUTER, NORMED | gguf_experts("mlp", *Sparse.matrices), sparse_fields)
 
     def read(self, fields: dict) -> dict:
         return super().read(fields) | {"norm_gates": fields.get("norm_topk_prob", False)}

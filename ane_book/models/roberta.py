@@ -7,14 +7,19 @@ References: Liu et al. 2019 (arXiv 1907.11692); Conneau et al. 2019 (arXiv 1911.
 `transformers`, modeling_roberta.py and modeling_xlm_roberta.py.
 """
 
-from ane_book.models.bert import Bert
+from dataclasses import replace
+
+from ane_book.models.base.architecture import Checkpoint
+from ane_book.models.bert import Bert, BertConfig
 
 
 class Roberta(Bert):
     """`model_type` "roberta": all-distilroberta and its like."""
 
     model_type = "roberta"
-    base_prefix = "roberta."
+
+    def checkpoint(self, config: BertConfig) -> Checkpoint:
+        return replace(super().checkpoint(config), base="roberta.")
 
     def skipped(self, fields: dict) -> int:
         padding = fields.get("pad_token_id", 1)

@@ -8,14 +8,14 @@ from ane_book.errors import UnsupportedModel
 from ane_book.models.base.alternating import UNROTATED, Alternating, AlternatingConfig
 from ane_book.models.base.architecture import FULL, GGUF
 from ane_book.models.base.dense import NAMES, OUTER, layer_types
-from ane_book.models.llama import Llama
+from ane_book.models.llama import unpermuted
 
 
 class SmolLM3(Alternating[AlternatingConfig]):
     """`model_type` "smollm3". A sliding window, which no published model uses, is refused."""
 
     model_type = "smollm3"
-    gguf = GGUF("smollm3", OUTER, NAMES)
+    gguf = GGUF("smollm3", OUTER, NAMES, rows=unpermuted)
     rope_theta = 2000000.0
 
     def read(self, fields: dict) -> dict:
@@ -24,8 +24,6 @@ class SmolLM3(Alternating[AlternatingConfig]):
             "layer_types": [FULL if rotated else UNROTATED for rotated in _rotated(fields)],
             "tied_embeddings": fields.get("tie_word_embeddings", True),
         }
-
-    rows_of_gguf = Llama.rows_of_gguf  # llama.cpp permutes q and k as it does for Llama
 
 
 def _rotated(fields: dict) -> list[int]:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Architecture, Parameters, TensorSpec
+from ane_book.layout import Tail
+from ane_book.models.base.alternating import SLIDING, Local
+from ane_book.models.base.architecture import FULL, Architecture, Checkpoint, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Real, Width
 from ane_book.models.base.dense import (
     layer_types,
@@ -26,6 +28,7 @@ from ane_book.models.base.dense import (
     tied_names,
 )
 from ane_book.models.base.experts import Experts
+from ane_book.models.base.signature import BlockSignature, attention
 from ane_book.options import Strategy
 from ane_book.rope import Rotary
 from pydantic import Field, model_validator
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-SLIDING, FIRST = "sliding", "_first"
+FIRST = "_first"
 KINDS = {"hybrid": FULL, "hybrid_sliding": SLIDING}  # in config.json -> kind of block
 #: The `rope_parameters` that `transformers` assumes if config.json has none.
 DEFAULT = {
@@ -76,7 +79,6 @@ class Zaya(Architecture):
 
     model_type = "zaya"
     Config = ZayaConfig
-    after_mixture: ClassVar = ("mixture_scaling.", "mixture_residual.")
     fixed: ClassVar = {
         "hidden_act": "silu",
         "attention_bias": False,
@@ -141,10 +143,20 @@ class Zaya(Architecture):
         first, *rest = config.layer_types
         return [first + FIRST, *rest]
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        if kind.startswith(SLIDING):
-            return "rope_local_cos", "rope_local_sin", "mask_local"
-        return super().host_inputs(kind)
+    def signature(self, config: ZayaConfig, kind: str) -> BlockSignature:
+        """A block keeps queries and keys before their convolutions too, and the values for the next
+        token; it passes its router's state on."""
+        _, _, Q, KV = config.widths
+        table, mask = Local.inputs[kind.removesuffix(FIRST)]
+        own, router = attention(config, table, mask), {"router": config.router_size}
+        tail = Tail(Q + KV + KV // 2, config.tail_width)
+        return replace(
+            own,
+            keeps={**own.keeps, "projected": tail},
+            takes={} if kind.endswith(FIRST) else router,
+            gives=router,
+            mixture=self.experts(config),
+        )
 
     def host(self, config: ZayaConfig) -> Host:
         rotary: dict[str, Rotary] = {}
@@ -156,15 +168,7 @@ class Zaya(Architecture):
             masks["mask_local"] = config.sliding_window
         return Host(rotary=rotary, masks=masks)
 
-    def tails(self, config: ZayaConfig) -> dict[str, tuple[int, int]]:
-        """The queries and keys before their convolutions, and the values for the next token."""
-        _, _, Q, KV = config.widths
-        return {"projected": (Q + KV + KV // 2, config.tail_width)}
-
-    def carried(self, config: ZayaConfig) -> dict[str, int]:
-        return {"router": config.router_size}
-
-    def layout(self, config: ZayaConfig) -> Experts:
+    def experts(self, config: ZayaConfig) -> Experts:
         """The mixture of experts of each layer."""
         return Experts(
             config.num_experts,
@@ -172,12 +176,15 @@ class Zaya(Architecture):
             config.intermediate_size,
             config.experts,
             silent=1,
+            after=("mixture_scaling.", "mixture_residual."),
         )
 
-    def first(self, config: ZayaConfig) -> "nn.Module":
+    def ends(self, config: ZayaConfig) -> "dict[str, nn.Module]":
         from ane_book.models.base.compressed import Scaling
+        from ane_book.models.base.layers import RMSNorm
 
-        return Scaling(config.hidden_size)
+        C = config.hidden_size
+        return {"first": Scaling(C), "norm": RMSNorm(C, config.rms_norm_eps)}
 
     def block(self, config: ZayaConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base import compressed
@@ -187,7 +194,7 @@ class Zaya(Architecture):
         return compressed.CompressedBlock(
             compressed.CompressedAttention(config, config.taps, config.tail_width),
             compressed.CarriedRouter(C, config.router_size, config.num_experts, eps, first),
-            Mixture(self.layout(config), swiglu),
+            Mixture(self.experts(config), swiglu),
             eps,
         )
 
@@ -203,7 +210,7 @@ class Zaya(Architecture):
             "router.down.weight": (TensorSpec("mlp.gate.down_proj.weight", (R, C)),),
             "router.down.bias": (TensorSpec("mlp.gate.down_proj.bias", (R,)),),
             **_router(config, first=kind.endswith(FIRST)),
-            **self.layout(config).parameters("mixture", "mlp.experts"),
+            **self.experts(config).parameters(),
             **_residual("mixture", "post_mlp_residual_scale", C),
         }
 
@@ -217,8 +224,8 @@ class Zaya(Architecture):
             **tensors,
         }
 
-    def repeats(self, config: ZayaConfig) -> frozenset[str]:
-        return tied_names(config)
+    def checkpoint(self, config: ZayaConfig) -> Checkpoint:
+        return Checkpoint(repeats=tied_names(config))
 
 
 def _attention(config: ZayaConfig) -> Parameters:

@@ -65,9 +65,9 @@ def choose_drafter(draft: "Drafter | str | None", session: "Session") -> Drafter
     return Lookup() if isinstance(draft, str) else draft
 
 
-def guesses(drafter: Drafter | None, tokens: list[int], most: int, vocabulary: int) -> list[int]:
+def guesses(drafter: Drafter, tokens: list[int], most: int, vocabulary: int) -> list[int]:
     """A drafter's guesses after these tokens, up to the first that is outside the vocabulary."""
-    if drafter is None or most < 1:
+    if most < 1:
         return []
     proposed = drafter.propose(tokens, most)[:most]
     return list(takewhile(lambda guess: 0 <= guess < vocabulary, proposed))

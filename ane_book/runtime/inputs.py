@@ -14,7 +14,6 @@ from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import FunctionSpec
 from ane_book.host import MASKED, causal_mask, per_layer_columns
 from ane_book.layout import PER_LAYER, Layout
-from ane_book.runtime.shards import has_memory
 import numpy as np
 
 
@@ -105,7 +104,7 @@ class HostInputs:
             name: _Call(function, manifest, dtype)
             for name, function in manifest.packages[0].functions.items()
         }
-        self._has_memory = has_memory(manifest)
+        self._has_memory = manifest.has_memory
 
     def of(self, function: str, ids: np.ndarray, position: int) -> dict[str, np.ndarray]:
         """All inputs of a function for tokens (n,) that go to slots `position` and after."""

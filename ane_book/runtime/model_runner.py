@@ -21,10 +21,16 @@ from ane_book.runtime.backends import Backend
 from ane_book.runtime.experts import Calls
 from ane_book.runtime.inputs import HostInputs
 from ane_book.runtime.memory import Marks, marks_after
-from ane_book.runtime.shards import HeadRunner, Shard, has_memory, held_shapes, stages
+from ane_book.runtime.shards import HeadRunner, Shard, stages
 import numpy as np
 
-Chunk = tuple[str, int, int]  # a call: its function, its first slot, the one after its last
+
+class Chunk(NamedTuple):
+    """A call: its function, its first slot, the one after its last."""
+
+    function: str
+    first: int
+    stop: int
 
 
 class ChunkOutput(NamedTuple):
@@ -42,8 +48,8 @@ def check_memory(manifest: Manifest, parts: Iterable[Part]) -> None:
     needed += sum(2 * 8 * S * rotary.head_dim for rotary in host.rotary.values())
     for part in parts:
         function = next(iter(part.functions.values()))
-        caches = held_shapes(manifest, function).values()
-        kept = [*caches, *(t.shape for t in function.states.values())]
+        call = function.call(manifest.layout)
+        kept = [store.held(call) for store in function.stores(manifest.layout)]
         needed += 2 * sum(map(prod, [*kept, *slot_shapes(manifest, part).values()]))
     limit = memory_bytes()
     if limit is not None and needed > limit:
@@ -71,7 +77,7 @@ class ModelRunner:
         self.block = manifest.functions.get("verify", 1)
         self.calls, self.tiers = Calls(), Counter(dict.fromkeys(manifest.tiers, 0))
         self._marks: Marks = {}
-        self._remembers = has_memory(manifest)
+        self._remembers = manifest.has_memory
         if shards is None:
             check_memory(manifest, manifest.packages)
             shards = stages(bundle, lambda: backend, self.calls)
@@ -106,13 +112,13 @@ class ModelRunner:
             if end - position == 1 or stop <= position or position + (width or 0) > self.context:
                 chunk = self.step(position, end - position + guesses)
             else:
-                chunk = "prefill", position, stop
+                chunk = Chunk("prefill", position, stop)
             yield chunk
-            position = chunk[2]
+            position = chunk.stop
 
     def _copied(self, position: int) -> int:
         """The last position up to this one that calls can begin at: the memory there is at hand."""
-        at_hand = (at for at in self._marks if at <= position and self.step(at, 1)[1] == at)
+        at_hand = (at for at in self._marks if at <= position and self.step(at, 1).first == at)
         return max(at_hand, default=0)
 
     def step(self, position: int, tokens: int) -> Chunk:
@@ -126,8 +132,8 @@ class ModelRunner:
         """
         first = position - position % self.block
         if self.block == 1 or first + self.block > self.context:
-            return "decode", position, position + 1
-        return "verify", first, min(first + self.block, position + tokens)
+            return Chunk("decode", position, position + 1)
+        return Chunk("verify", first, min(first + self.block, position + tokens))
 
     def forward(self, function: str, ids: np.ndarray, position: int) -> np.ndarray:
         """Run tokens (n,), n <= T, through all shards; returns the last hidden state (1, C, 1, T).

@@ -167,21 +167,20 @@ class Session(BundleText):
                 done += count
         return rows
 
-    def _forward(
-        self, token_ids: TokenIds, guesses: Sequence[int] = ()
-    ) -> Iterator[ChunkOutput]:
+    def _forward(self, token_ids: TokenIds, guesses: Sequence[int] = ()) -> Iterator[ChunkOutput]:
         """Run tokens through the shards, a chunk a call. A single token may be followed by guesses,
         as many as its call takes."""
         ids = self._checked(token_ids)
-        calls = list(self._runner.chunks(self.position, len(ids), len(guesses)))
-        start = calls[0][1]
+        calls = [*self._runner.chunks(self.position, len(ids), len(guesses))]
+        start = calls[0].first  # with a memory it may be before `position`
         tokens = np.array([*self._tokens[start:], *ids.tolist(), *guesses])
-        passes = self._runner.passes((n, tokens[a - start : b - start], a) for n, a, b in calls)
-        for (function, first, stop), hidden in zip(calls, passes, strict=True):
-            if stop <= self.position:  # all of them are held: a memory is made again
-                continue
-            yield ChunkOutput(function, hidden, new=slice(self.position - first, stop - first))
-            self._tokens.extend(tokens[self.position - start : stop - start].tolist())
+        given = [(c.function, tokens[c.first - start : c.stop - start], c.first) for c in calls]
+        for call, hidden in zip(calls, self._runner.passes(given), strict=True):
+            held = self.position
+            if call.stop > held:  # else all of them are held: a memory is made again
+                new = slice(held - call.first, call.stop - call.first)
+                yield ChunkOutput(call.function, hidden, new)
+                self._tokens.extend(tokens[held - start : call.stop - start].tolist())
 
     def _valid(self, token_ids: TokenIds) -> np.ndarray:
         """Check token ids against the vocabulary; returns them as an array."""
@@ -308,7 +307,11 @@ class Session(BundleText):
             # Decode: the last token, and after it guesses, which the same call checks.
             while not answer.reason:
                 with clock.phase("decode"):
-                    guessed = self._guesses(drafter, ids + answer.tokens, answer.left)
+                    guessed = []
+                    if drafter is not None:  # as many as the next call and the answer have room for
+                        stop = self._runner.step(self.position, answer.left).stop
+                        room, V = stop - self.position - 1, self._runner.vocabulary
+                        guessed = guesses(drafter, ids + answer.tokens, room, V)
                     outputs = yield from self._outputs([token], guessed, clock)
                     drawn = draw_guessed(outputs, guessed, draw)
                     token = next(drawn)
@@ -335,14 +338,6 @@ class Session(BundleText):
                 drafted=drafted,
                 accepted=accepted,
             )
-
-    def _guesses(self, drafter: Drafter | None, tokens: list[int], left: int) -> list[int]:
-        """Guess the tokens after these, as many as the next call and the answer have room for."""
-        if drafter is None:
-            return []
-        _, _, stop = self._runner.step(self.position, left)
-        room = stop - self.position - 1
-        return guesses(drafter, tokens, most=room, vocabulary=self._runner.vocabulary)
 
     def _outputs(
         self, token_ids: TokenIds, guessed: list[int], clock: Clock

@@ -53,6 +53,7 @@ FIELDS = {
 }
 
 MOST_EXPERTS = 2048
+LAYERS = "model.layers"  # with which names of layers begin in `transformers`, of all with a GGUF
 BLOCKS_AT_ONCE = 2048  # 65,536 weights of Q4 or Q8: temporaries stay in the second cache
 
 
@@ -86,10 +87,11 @@ class GGUFSource(WeightSource):
         self._fields = self._read_config()
         self._config = read_config(self._fields, str(path))
         architecture = find(self._config.architecture)
-        if self._get("expert_count", 0) and architecture.layout(self._config) is None:
+        signatures = architecture.signatures(self._config)
+        if self._get("expert_count", 0) and signatures.mixture is None:
             raise UnsupportedModel(f"{path}: {self._gguf.architecture} with a mixture of experts")
         self._shapes = architecture.tensors(self._config)
-        self._in_pieces = architecture.pieces(self._config)
+        self._in_pieces = signatures.pieces(LAYERS)
         expected = piece_shapes(self._shapes, self._in_pieces)
         for name, tensor in self._tensors.items():  # GGUF drops axes of one
             shape = expected.get(name, ())
@@ -100,7 +102,7 @@ class GGUFSource(WeightSource):
 
     def _read(self, name: str) -> np.ndarray:
         array = self._dequantize(self._tensors[name])
-        return self._architecture.rows_of_gguf(self._config, name, array)
+        return self._gguf.rows(self._config, name, array)
 
     def rows(self, name: str, count: int) -> Iterator[np.ndarray]:
         self.shape(name)  # raises
@@ -117,7 +119,7 @@ class GGUFSource(WeightSource):
                 start=tensor.start + at * size,
                 size=rows * size,
             )
-            yield self._architecture.rows_of_gguf(self._config, name, self._dequantize(part))
+            yield self._gguf.rows(self._config, name, self._dequantize(part))
 
     def config(self) -> dict:
         return deepcopy(self._fields)
@@ -133,7 +135,7 @@ class GGUFSource(WeightSource):
         if not name.startswith("blk."):
             return name
         number, _, part = name.removeprefix("blk.").partition(".")
-        layer, known = f"{self._architecture.layer_prefix}.{number}", self._gguf.layer
+        layer, known = f"{LAYERS}.{number}", self._gguf.layer
         if part in known:
             return f"{layer}.{known[part]}"
         part = part.removesuffix(f".{suffix}")
@@ -198,7 +200,7 @@ class GGUFSource(WeightSource):
         if ahead := self._get("nextn_predict_layers", 0):
             config["num_hidden_layers"] = self._without_last(config["num_hidden_layers"], ahead)
         config["rope_scaling"] = self._rope_scaling(config)
-        return self._architecture.from_gguf(config, self._get)
+        return self._gguf.fields(config, self._get)
 
     def _kv_heads(self, heads: int) -> int:
         """The key/value heads of layers of attention; the others' may be stated as 0."""
@@ -210,7 +212,7 @@ class GGUFSource(WeightSource):
         """Leave out the last layers, which guess tokens ahead; returns how many are left."""
         if not isinstance(count, int) or not 0 < count < min(layers, 100):
             raise InvalidWeights(f"{self.files[0]}: {count} of {layers} layers guess tokens ahead")
-        known = self._architecture.layer_prefix, "blk"  # of tensors that were renamed, and others
+        known = LAYERS, "blk"  # of tensors that were renamed, and others
         last = tuple(f"{prefix}.{layers - 1 - i}." for prefix in known for i in range(count))
         self._tensors = {n: own for n, own in self._tensors.items() if not n.startswith(last)}
         return layers - count

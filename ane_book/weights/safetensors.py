@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
-from ane_book.models.base.architecture import Architecture
+from ane_book.models.base.architecture import Checkpoint
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
 from ane_book.weights.quantised import Stored, WeightRule, drop_zero_biases, refuse_unread, rules
 from ane_book.weights.quantised.stored import FLOATS, Header
@@ -71,12 +71,13 @@ class SafetensorsSource(WeightSource):
         self.files = [place, *shards, *tokenizer_paths(self._folder), *sentences]
         dense = dense_files(self._folder) if architecture.task == "embedding" else {}
         self._open = {shard: _open(shard) for shard in (*shards, *dense.values())}
-        self._shapes = architecture.tensors(config)
-        self._where = self._locate(architecture, architecture.repeats(config), dense)
+        self._shapes, names = architecture.tensors(config), architecture.checkpoint(config)
+        self._where = self._locate(names, dense)
         scales = [n for n in self._where if n.endswith(SUFFIXES) and n not in self._shapes]
         warn_of_scales(self._config, scales, str(path))
         self._where = {name: at for name, at in self._where.items() if name not in scales}
-        self._rules = self._find_rules(architecture.pieces(config), str(path))
+        pieces = architecture.signatures(config).pieces(names.layers)
+        self._rules = self._find_rules(pieces, str(path))
 
     def _find_rules(self, pieces: dict, place: str) -> dict[str, WeightRule]:
         """The rules of quantised tensors, after every tensor was found to be as expected."""
@@ -118,9 +119,7 @@ class SafetensorsSource(WeightSource):
     def tokenizer(self) -> TokenizerFiles:
         return read_tokenizer(self._folder, self._config)
 
-    def _locate(
-        self, architecture: Architecture, repeats: frozenset[str], dense: dict[str, Path]
-    ) -> dict[str, tuple[Path, str]]:
+    def _locate(self, names: Checkpoint, dense: dict[str, Path]) -> dict[str, tuple[Path, str]]:
         """Tensor name -> the file that holds it and its name there, without `repeats`, `BUFFERS`
         and what is of another model. dense: files whose names get a folder's in front."""
         where: dict[str, tuple[Path, str]] = {}
@@ -128,9 +127,9 @@ class SafetensorsSource(WeightSource):
         for shard, file in self._open.items():
             for own in file.keys():  # noqa: SIM118 - a handle, not a dict
                 name = folders.get(shard, "") + own
-                name = _based(name, architecture.base_prefix, self._shapes.keys() | repeats)
-                left_out = name.startswith(architecture.left_out)
-                if name.endswith(BUFFERS) or name in repeats or left_out:
+                name = _based(name, names.base, self._shapes.keys() | names.repeats)
+                left_out = name.startswith(names.left_out)
+                if name.endswith(BUFFERS) or name in names.repeats or left_out:
                     continue
                 if name in where:
                     raise InvalidWeights(
@@ -148,8 +147,7 @@ class SafetensorsSource(WeightSource):
         if header.dtype not in FLOATS:
             shard, own = self._where[name]
             raise UnsupportedModel(
-                f"{shard}: tensor {own} is of type {header.dtype}; "
-                f"supported: {', '.join(FLOATS)}"
+                f"{shard}: tensor {own} is of type {header.dtype}; supported: {', '.join(FLOATS)}"
             )
         return header.shape
 

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 
 Shape = tuple[int, ...]
 
-#: The names of a tensor's pieces: see `Architecture.pieces`.
+#: The names of a tensor's pieces: see `Experts.pieces`.
 Pieces = Sequence[tuple[str, ...]]
 
 TEXT_BYTES = 100_000_000  # a config.json has 1 kB, a tokenizer.json 35 MB at most

@@ -54,7 +54,7 @@ class Family:
 def family(name: str) -> Family:
     """The row of one of `FAMILIES`."""
     config = read_config(_fields(name))
-    holders = find(config.architecture).holders(config)
+    holders = find(config.architecture).signatures(config).holders()
     kept = Counter[str]()
     for own, layers in holders.items():
         kept.update({KEPT[own]: len(layers)} if own in KEPT else {})

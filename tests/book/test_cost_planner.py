@@ -9,6 +9,7 @@ from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
 from ane_book.evidence.cost import work_of
+from ane_book.layout import Recurrent
 from ane_book_pages import planner as page_module
 from ane_book_pages.planner import LIMITS, planner, planner_data, quants
 from mlprogram.ane.cost import chips, predict
@@ -118,7 +119,7 @@ def test_what_does_not_grow_with_the_context_is_counted(tiny, family):
     found = page_module._model(config)
     assert found["slot"] * made.recipe.context + found["kept"] == work_of(made).cache_bytes
     assert (found["kept"] > 0) == (family != "llama")
-    assert (made.recurrent_bytes > 0) == (family == "qwen3_5_text")
+    assert (made.kept_bytes(Recurrent) > 0) == (family == "qwen3_5_text")
 
 
 def test_a_layer_that_does_not_fit_has_no_cut(monkeypatch):

@@ -3,8 +3,10 @@
 from collections import Counter
 import json
 
+from _zaya import maker
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle
+from ane_book.evidence.parity import check_parity
 from mlprogram import MLProgram
 import pytest
 
@@ -39,3 +41,11 @@ def test_a_manifest_that_says_another_form_is_refused(tiny_bundle, tmp_path):
         (tmp_path / form / "manifest.json").write_text(json.dumps(fields | {"form": other}))
         with pytest.raises(InvalidBundle, match="inputs .* do not fit; expected"):
             Bundle.open(tmp_path / form)
+
+
+def test_a_tail_may_be_as_wide_as_a_cache(tmp_path_factory):
+    """What is kept is told apart by its name."""
+    recipe = {"kv": "host", "form": "apple", "context": 3, "prefill": 2}
+    bundle = maker(tmp_path_factory, {"odd": recipe})("odd")[2]
+    assert bundle.config.tail_width == bundle.manifest.context == 3
+    assert check_parity(bundle).passed

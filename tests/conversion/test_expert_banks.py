@@ -29,7 +29,7 @@ def pieces():
     examples = {"x": torch.zeros(1, C, 1, T), "gates": torch.zeros(1, E, 1, T)}
     made = {}
     for strategy in ("dispatch", "packed"):
-        layout = Experts(E, C, F, strategy)
+        layout = Experts(E, C, F, strategy, theirs="e")
         mixture = Mixture(layout, swiglu)
         made[strategy] = layout, mixture, lower(mixture, examples, ["y"])
     return made
@@ -50,10 +50,10 @@ def cosines(piece, tmp_path, quant: str, loud: str, times=1.0) -> np.ndarray:
     stacks[f"e.{loud}"] *= SIZES[:, None, None]
     stacks["e.down_proj"] /= np.broadcast_to(times, E)[:, None, None]
     state = {}
-    for name, (part,) in layout.parameters("m", "e").items():
-        own = mixture.get_parameter(name.removeprefix("m."))
+    for name, (part,) in layout.parameters().items():
+        own = mixture.get_parameter(name.removeprefix("mixture."))
         rows = torch.from_numpy(part.rows(stacks[part.name].astype(np.float32)))
-        state[name.removeprefix("m.")] = rows.view(own.shape)
+        state[name.removeprefix("mixture.")] = rows.view(own.shape)
     mixture.load_state_dict(state)
     package = PackageWriter(tmp_path / "bank.mlpackage")
     stored, function = package.write_weights(state, find_scheme(quant)), package.function("main")

@@ -9,6 +9,7 @@ from _long import long_but
 from _tiny import ROUTED, Guesses, assert_cut_anywhere, greedy, margins, prompt, rewound
 from ane_book.conversion.plan import plan
 from ane_book.evidence.parity import check_parity
+from ane_book.layout import Recurrent, Tail
 from ane_book.runtime import Session
 from mlprogram import MLProgram
 import numpy as np
@@ -168,7 +169,7 @@ def test_parity_and_the_bytes_that_were_planned(made, family, recipe):
     functions = [part.functions[bundle.manifest.reading] for part in bundle.manifest.shards]
     caches = [t for f in functions for n, t in f.inputs.items() if f"new_{n}" in f.outputs]
     caches += [t for f in functions for n, t in f.states.items()]
-    tails = planned.tail_bytes() + planned.recurrent_bytes
+    tails = planned.kept_bytes(Tail | Recurrent)
     assert planned.cache_bytes + tails == sum(2 * int(np.prod(t.shape)) for t in caches)
 
 

@@ -21,7 +21,7 @@ from ane_book.conversion import _open
 from ane_book.conversion.recipe import make_recipe
 from ane_book.conversion.write.decoder import lower_blocks
 from ane_book.host import causal_mask, per_layer_columns
-from ane_book.layout import MEMORY, PER_LAYER
+from ane_book.layout import MEMORY, PER_LAYER, CallShape, Tail
 from ane_book.models import find, read_config
 from ane_book.models.base.decoder import Decoder, Head, Winner
 from ane_book.models.base.layers import rms_normalize
@@ -56,21 +56,20 @@ def logits(
 ) -> torch.Tensor:
     """Logits (n, V) of `ids`, run in calls of the given lengths over one cache and its tails."""
     config, dtype = decoder.config, decoder.head.norm.weight.dtype
-    architecture = find(config.architecture)
-    host, caches = architecture.host(config), architecture.caches(config).items()
-    shapes = {name: (K, context, D) for name, (K, D) in caches}
-    shapes |= {name: (rows, 1, W + context) for name, (rows, W) in decoder.tails.items()}
-    shapes[MEMORY] = architecture.memory(config)
-    kept = {name: torch.zeros(len(own), *shapes[name]) for name, own in decoder.holders.items()}
-    widths, found, at = {name: W for name, (_, W) in decoder.tails.items()}, [], 0
+    host, signatures = find(config.architecture).host(config), decoder.signatures
+    call, kinds, found, at = CallShape(1, context), signatures.kept, [], 0
+    holders = {name: len(own) for name, own in signatures.holders().items()}
+    kept = {name: torch.zeros(kinds[name].shape(call, n)) for name, n in holders.items()}
+    widths = {name: kind.width for name, kind in kinds.items() if isinstance(kind, Tail)}
+    kept |= {name: torch.nn.functional.pad(kept[name], (0, context)) for name in widths}
     for tokens in chunks:
         rows = model.get_input_embeddings().weight[ids[at : at + tokens]]  # (T, C)
         tables = host.tables(np.arange(at, at + tokens), context)
-        for name, window in host.masks.items():
-            mask = causal_mask(at, tokens, context, window)
-            tables[name] = np.tile(mask, (1, 1, architecture.group(config, name), 1))
+        for name in host.masks.keys() & decoder.inputs:
+            mask = causal_mask(at, tokens, context, host.masks[name])
+            tables[name] = np.tile(mask, (1, 1, signatures.host()[name].group, 1))
         tables["real"] = np.ones((1, 1, 1, tokens))
-        if decoder.per_layer:
+        if PER_LAYER in decoder.inputs:
             own = per_layer_rows(model, config)[ids[at : at + tokens]]
             tables[PER_LAYER] = per_layer_columns(own, config.num_layers)
         given = [torch.from_numpy(tables[name]) for name in decoder.inputs]

@@ -19,7 +19,7 @@ def ours(model, ids: torch.Tensor, strategy: str = "packed", dtype=torch.float32
     config = architecture.config(model.config.to_dict()).model_copy(update={"experts": strategy})
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
     outer = {part: weights[t.name] for part, t in architecture.outer(config).items()}
-    last = architecture.last(config)
+    last = architecture.ends(config)["last"]
     for name, value in last.named_parameters():
         value.data.view(-1).copy_(torch.from_numpy(outer[f"last.{name}"]).view(-1))
     host, T = architecture.host(config), len(ids)
@@ -72,7 +72,7 @@ class TestLayout:
     def test_of_the_real_model_keeps_every_product_narrow(self):
         packed = Experts(128, 640, 640, "packed", biases=True, flipped=True)
         assert [len(group) for group in packed.groups] == [32] * 4
-        for parts in packed.parameters("m", "e").values():
+        for parts in packed.parameters().values():
             assert max(parts[0].given) <= 65_536  # the engine's longest axis
-        downs = [p[0].given for n, p in packed.parameters("m", "e").items() if "down.w" in n]
+        downs = [p[0].given for n, p in packed.parameters().items() if "down.w" in n]
         assert downs == [(640, DEEPEST)] * 4

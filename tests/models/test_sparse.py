@@ -66,7 +66,7 @@ def test_which_layers_are_dense_is_where_transformers_looks_for_it(step):
     model = tiny_model("qwen3_moe", num_hidden_layers=4, decoder_sparse_step=step)
     config = read_config(model.config.to_dict())
     mixed = [i for i, layer in enumerate(model.model.layers) if hasattr(layer.mlp, "experts")]
-    assert find("qwen3_moe").mixed(config) == mixed
+    assert find("qwen3_moe").signatures(config).mixed == mixed
     ids = prompt(20)
     expected = model(torch.tensor([ids])).logits[0]
     assert abs(logits(decoder_of(model), model, ids, [20], 32) - expected).max() < 1e-4

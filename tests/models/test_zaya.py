@@ -11,10 +11,10 @@ from ane_book.conversion.plan import plan
 from ane_book.errors import InvalidWeights
 from ane_book.evidence.cost import work_of
 from ane_book.evidence.parity import check_parity
+from ane_book.layout import Tail
 from ane_book.models import find, read_config
 from ane_book.models.base.decoder import Decoder
 from ane_book.runtime import Session
-from ane_book.runtime.shards import held_shapes, kept_shapes
 from ane_book.weights import open_source
 from mlprogram import MLProgram
 import numpy as np
@@ -43,7 +43,7 @@ def test_tensors_are_those_of_the_checkpoint(size):
     model = tiny_zaya(size)
     config = read_config(model.config.to_dict())
     found = find(config.architecture).tensors(config)
-    tied = find(config.architecture).repeats(config)
+    tied = find(config.architecture).checkpoint(config).repeats
     state = {n: tuple(v.shape) for n, v in model.state_dict().items() if n not in tied}
     assert found == state
 
@@ -173,11 +173,13 @@ def test_the_plan_counts_the_tails(bundled, size):
     *_, bundle = bundled(size)
     planned = plan(bundle.config, bundle.recipe)
     decode = [part.functions[bundle.manifest.reading] for part in bundle.manifest.shards]
-    taken = [kept_shapes(function)["projected"] for function in decode]
-    kept = [held_shapes(bundle.manifest, function)["projected"] for function in decode]
-    assert planned.tail_bytes() == 2 * sum(map(prod, taken)) > 0
-    assert planned.tail_bytes(bundle.recipe.context) == 2 * sum(map(prod, kept))
-    assert work_of(planned).cache_bytes == planned.cache_bytes + planned.tail_bytes()
+    layout, name = bundle.manifest.layout, "projected"
+    stores = [(f.call(layout), s) for f in decode for s in f.stores(layout) if s.name == name]
+    taken = [store.shape(call) for call, store in stores]
+    kept = [store.held(call) for call, store in stores]
+    assert planned.kept_bytes(Tail) == 2 * sum(map(prod, taken)) > 0
+    assert planned.kept_bytes(Tail, held=True) == 2 * sum(map(prod, kept))
+    assert work_of(planned).cache_bytes == planned.cache_bytes + planned.kept_bytes(Tail)
     assert "tails" in dict(planned.facts())
 
 

@@ -37,7 +37,7 @@ def session(tiny_bundle):
 def states(session: Session) -> dict[str, Tensor]:
     """Without telling the executor that somebody has them."""
     (step,) = session._runner._shards[0]._steps
-    return dict(step._cache.state._states)
+    return dict(step._states.state._states)
 
 
 def test_a_reset_leaves_no_trace_and_keeps_the_memory(session):

@@ -195,7 +195,7 @@ def replace(model, case: Case) -> None:
     config = read_config(model.config.to_dict())
     architecture, parameters = find(case.family), dict(model.named_parameters())
     for layer, kind in enumerate(architecture.kinds(config)):
-        prefix = f"{architecture.layer_prefix}.{layer}"
+        prefix = f"{architecture.checkpoint(config).layers}.{layer}"
         for parts in architecture.parameters(config, kind).values():
             values = [parameters[f"{prefix}.{part.name}"] for part in parts]
             if values[0].dim() == 2:

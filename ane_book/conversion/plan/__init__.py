@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from ane_book import models
 from ane_book.conversion.plan import report
@@ -34,10 +34,12 @@ from ane_book.conversion.plan.programs import (
 from ane_book.conversion.plan.shards import layer_blobs
 from ane_book.conversion.plan.wired import WiredBytes, wired_bytes
 from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme
+from ane_book.conversion.stores import stores
 from ane_book.errors import InvalidInput
-from ane_book.layout import MEMORY
+from ane_book.layout import CallShape, Kept, Rows
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.lora import slot_shapes
+from ane_book.models.base.signature import Signatures
 from ane_book.options import Recipe, Strategy
 from ane_book.reference import find_reference, reference_models
 from ane_book.weights import open_source, read_config
@@ -105,33 +107,25 @@ class Plan:
         table = find(self.config.architecture).outer(self.config).get("per_layer.table")
         return 2 * prod(table.shape) if table else 0
 
+    @cached_property
+    def signatures(self) -> Signatures:
+        return find(self.config.architecture).signatures(self.config)
+
     @property
     def cache_bytes(self) -> int:
         """Bytes of the keys and values of the whole context, fp16, with the copies that packages
         have of other packages' caches."""
-        architecture, row = find(self.config.architecture), 0
-        sizes = architecture.caches(self.config)
+        return self.kept_bytes(Rows)
+
+    def kept_bytes(self, kind: Any = Kept, held: bool = False) -> int:
+        """Bytes of what packages keep of a kind, or of all, fp16: that a call takes, or that are
+        held, with the columns of all tokens (`ane_book.bundle.manifest`)."""
+        call, numbers = CallShape(1, self.recipe.context), 0
         for layers in dict.fromkeys(program.layers for program in self.shards):
-            holders = architecture.holders(self.config, layers)
-            row += sum(len(holders.get(name, ())) * K * D for name, (K, D) in sizes.items())
-        return 2 * self.recipe.context * row
-
-    def tail_bytes(self, tokens: int = 0) -> int:
-        """Bytes of tails, fp16 (`ane_book.bundle.manifest`): the W columns that a call takes, and
-        those of `tokens` more, which the host keeps."""
-        architecture = find(self.config.architecture)
-        layers = architecture.holders(self.config)
-        return 2 * sum(
-            len(layers.get(name, ())) * rows * (W + tokens)
-            for name, (rows, W) in architecture.tails(self.config).items()
-        )
-
-    @property
-    def recurrent_bytes(self) -> int:
-        """Bytes of the memory of layers that have one, fp16, whatever the context."""
-        architecture = find(self.config.architecture)
-        layers = len(architecture.holders(self.config).get(MEMORY, ()))
-        return 2 * layers * prod(architecture.memory(self.config) or (0,))
+            for store in stores(self.signatures, layers, self.recipe.kv):
+                if isinstance(store.kind, kind):
+                    numbers += prod(store.held(call) if held else store.shape(call))
+        return 2 * numbers
 
     @property
     def adapter_bytes(self) -> int:
@@ -213,10 +207,9 @@ class Plan:
         shares: what the router chooses (`expert_choices.woken`); by default every expert as often
         as any other. All of them where they are in one graph; 0 of a model without experts.
         """
-        layout = find(self.config.architecture).layout(self.config)
-        if layout is None:
+        if (layout := self.signatures.mixture) is None:
             return 0.0
-        L, E = len(find(self.config.architecture).mixed(self.config)), layout.count
+        L, E = len(self.signatures.mixed), layout.count
         if not self.has_choice:
             return float(L * E)
         uniform = np.full((L, E), layout.taken / layout.choices)
@@ -244,7 +237,7 @@ class Plan:
         """The plan with each strategy for experts that the limit allows; {} of a model without
         experts."""
         plans: dict[str, Plan] = {}
-        if find(self.config.architecture).layout(self.config) is None:
+        if self.signatures.mixture is None:
             return plans
         for name in get_args(Strategy):
             with suppress(InvalidInput):  # beyond the limit
@@ -279,7 +272,8 @@ def plan(config: DecoderConfig, recipe: Recipe) -> Plan:
 
 def _cut(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
     """The programs of the layers."""
-    layout = find(config.architecture).layout(config)
+    signatures = find(config.architecture).signatures(config)
+    layout = signatures.mixture
     if layout is None or not layout.apart:
         return cut_shards(config, recipe, scheme)
     if recipe.partition != "layers":
@@ -287,8 +281,7 @@ def _cut(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Prog
             f"experts {recipe.experts!r} cuts every layer at its mixture, so it goes with "
             f"partition 'layers', not {recipe.partition!r}"
         )
-    mixed = find(config.architecture).mixed(config)
-    if dense := sorted({*range(config.num_layers)} - {*mixed}):
+    if dense := sorted({*range(config.num_layers)} - {*signatures.mixed}):
         raise InvalidInput(
             f"experts {recipe.experts!r} cuts every layer at its mixture, and layer {dense[0]} of "
             "this model has none; take 'packed'"

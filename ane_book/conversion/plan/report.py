@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from ane_book.conversion.plan import limits
 from ane_book.conversion.plan.expert_choices import crossing
 from ane_book.conversion.quantize import loss_of, scheme_warning
+from ane_book.layout import Recurrent, Tail
 
 if TYPE_CHECKING:
     from ane_book.conversion.plan import Plan
@@ -38,11 +39,11 @@ def facts(plan: "Plan") -> Iterator[Line]:
         yield "own inputs", f"{_size(plan.per_layer_bytes)}, fp16, a row a token read by the host"
     if plan.head:
         yield "cache", f"{_size(plan.cache_bytes)}, for a context of {recipe.context}"
-        if plan.tail_bytes():
-            kept = _size(plan.tail_bytes(recipe.context))
-            yield "tails", f"{kept}, kept by the host; {_size(plan.tail_bytes())} of it a call"
-        if plan.recurrent_bytes:
-            yield "memory", f"{_size(plan.recurrent_bytes)}, whatever the context"
+        if tails := plan.kept_bytes(Tail):
+            kept = _size(plan.kept_bytes(Tail, held=True))
+            yield "tails", f"{kept}, kept by the host; {_size(tails)} of it a call"
+        if memory := plan.kept_bytes(Recurrent):
+            yield "memory", f"{_size(memory)}, whatever the context"
     if plan.adapter_bytes:
         inputs = f"{_size(plan.adapter_bytes)} of inputs in every call, adapter or none"
         yield "adapter", f"slots of rank {recipe.lora_slots}: {inputs}"

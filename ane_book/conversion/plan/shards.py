@@ -50,9 +50,11 @@ def trunk_blobs(config: DecoderConfig, scheme: Scheme, kind: str) -> tuple[list[
     """Bytes of a layer's blobs before its mixture of experts, and of those after it."""
     architecture = find(config.architecture)
     sides: tuple[list[int], list[int]] = [], []
+    mixture = architecture.signature(config, kind).mixture
+    after = mixture.after if mixture else ()
     for name, parts in architecture.parameters(config, kind).items():
         if not name.startswith("mixture."):
-            sides[name.startswith(architecture.after_mixture)].extend(_blobs(parts, scheme))
+            sides[name.startswith(after)].extend(_blobs(parts, scheme))
     return sides
 
 

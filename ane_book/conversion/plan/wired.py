@@ -52,15 +52,11 @@ class WiredBytes:
 def wired_bytes(plan: "Plan") -> WiredBytes:
     """Count them. Experts that are programs of their own are all counted as loaded."""
     counts = [(_functions(plan, program), program.bytes) for program in plan.programs]
-    caches = 0
-    if plan.head:
-        kept = plan.tail_bytes(plan.recipe.context) + plan.recurrent_bytes
-        caches = plan.cache_bytes + kept
     return WiredBytes(
         functions=sum(count for count, _ in counts),
         shared=plan.weight_bytes,
         copied=sum(count * size for count, size in counts),
-        caches=caches,
+        caches=plan.kept_bytes(held=True),
         adapter=plan.adapter_bytes,
     )
 
@@ -69,7 +65,7 @@ def _functions(plan: "Plan", program: "Program") -> int:
     """The number of functions that a program's package has."""
     if find(plan.config.architecture).task != "text-generation":
         return len(encode_functions(plan.recipe.context))
-    return len(plan.recipe.tiered if program.has_cache else plan.recipe.widths)
+    return len(plan.recipe.calls if program.has_cache else plan.recipe.widths)
 
 
 def encode_functions(context: int) -> dict[str, int]:

@@ -73,34 +73,32 @@ class Calibration(GoldenPass):
         hidden = [self._given(ids) for ids in self.windows]
         for layer in layers:
             layer_inputs.append(hidden[:GRADED])
-            block, kind = self._block(layer)
+            block = self._block(layer)
             with torch.no_grad(), _watched(block) as sums:
-                hidden = [self._after(block, x, kind, layer) for x in hidden]
+                hidden = [self._after(block, x, layer) for x in hidden]
             torch.save(sums["inputs"], self._file(layer))
             yield f"calibrating layer {layer + 1} of {len(layers)}"
         gradients = self._head(hidden)
         yield "calibrating head"
         for layer in reversed(layers):
-            block, kind = self._block(layer)
+            block = self._block(layer)
             forwards = torch.load(self._file(layer))
             with _watched(block) as sums:
                 gradients = [
-                    _back(lambda x: self._after(block, x, kind, layer), *pair)  # noqa: B023 - now
+                    _back(lambda x: self._after(block, x, layer), *pair)  # noqa: B023 - now
                     for pair in zip(layer_inputs.pop(), gradients, strict=True)
                 ]
             self._save(layer, forwards, sums["outputs"])
             yield f"sensitivity of layer {layer + 1} of {len(layers)}"
 
-    def _after(self, block: nn.Module, hidden: Tensor, kind: str, layer: int) -> Tensor:
-        return self._step(block, {"hidden": hidden}, kind, layer)["hidden"]
+    def _after(self, block: nn.Module, hidden: Tensor, layer: int) -> Tensor:
+        return self._step(block, {"hidden": hidden}, layer)["hidden"]
 
-    def _block(self, layer: int) -> tuple[nn.Module, str]:
-        """A layer with its weights, and its kind."""
-        architecture = find(self.config.architecture)
-        kind = architecture.kinds(self.config)[layer]
+    def _block(self, layer: int) -> nn.Module:
+        """A layer with its weights."""
+        block, kind = find(self.config.architecture).block, self.signatures.names[layer]
         state = decoder.block_weights(self.config, layer, self.read)
-        block = loaded(partial(architecture.block, self.config, kind), state)
-        return block.requires_grad_(False), kind
+        return loaded(partial(block, self.config, kind), state).requires_grad_(False)
 
     def _head(self, hidden: list[Tensor]) -> list[Tensor]:
         """Save the head's statistics; returns the gradients of its inputs for the backward pass."""

@@ -11,17 +11,18 @@ Letters: C hidden size, E experts, T tokens of a call.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ane_book.conversion.quantize import Scheme
 from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.norms import operands
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter
-from ane_book.layout import Form
-from ane_book.models import DecoderConfig, find
+from ane_book.layout import LAYOUTS, CallShape
+from ane_book.models import find
 from ane_book.models.base.layers import Attention
 from ane_book.models.base.lora import slot_rows
 from ane_book.models.base.projection import Slotted
-from ane_book.models.bert import BertConfig
+from ane_book.models.base.signature import BlockSignature
 import torch
 from torch import Tensor, nn
 
@@ -89,37 +90,35 @@ class Pieces:
     """The lowered modules of one function.
 
     blocks: whole ones, by kind. parted: those cut at their experts, by kind. ends: the modules
-    before all layers ("first") and after them ("last"), where there are any. form: of attention.
+    before all layers ("first") and after them ("last"), where there are any.
     """
 
-    form: Form = "rows"
+    call: CallShape
     blocks: dict[str, LoweredBlock] = field(default_factory=dict)
     parted: dict[str, Parted] = field(default_factory=dict)
     ends: dict[str, LoweredBlock] = field(default_factory=dict)
 
     def add(
         self,
-        config: DecoderConfig | BertConfig,
+        config: Any,
         kind: str,
-        inputs: dict[str, Tensor],
-        outputs: Sequence[str],
-        epsilon: float,
-        slots: dict[str, Tensor] | None = None,
+        signature: BlockSignature,
+        slots: dict[str, Tensor],
     ) -> None:
-        """Lower the model's block of a kind; inputs, outputs and epsilon are those of `lower`.
-
-        slots: inputs for an adapter (`ane_book.models.base.lora`), where the block has them.
-        """
-        architecture = find(config.architecture)
+        """Lower the model's block of a kind; slots: inputs for an adapter, where it has them."""
         with torch.device("meta"):  # no memory for parameters, whose values `lower` makes up
-            block, layout = architecture.block(config, kind), architecture.layout(config)
+            block = find(config.architecture).block(config, kind)
         for module in block.modules():
-            if isinstance(module, Attention) and self.form != "rows":
-                module.form = self.form
+            if isinstance(module, Attention) and self.call.layout == LAYOUTS["apple"]:
+                module.form = "apple"
+        inputs = {"hidden": torch.zeros(1, config.hidden_size, 1, self.call.tokens)}
+        for name, given in signature.arguments.items():
+            inputs[name] = torch.zeros(given.shape(self.call))
+        outputs, epsilon = ["hidden_out", *signature.results(self.call)], config.norm_epsilon
         if slots:
             slotted = Slotted(block, slot_rows(config))
             self.blocks[kind] = inner(lower(slotted, inputs | slots, outputs, epsilon))
-        elif layout is not None and layout.apart:
+        elif signature.mixture and signature.mixture.apart:
             self.parted[kind] = lower_parted(block, inputs, outputs, epsilon)
         else:
             self.blocks[kind] = lower(block, inputs, outputs, epsilon)

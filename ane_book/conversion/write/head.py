@@ -1,17 +1,19 @@
-"""The head of a decoder as packages: the final norm, and logits or the winning token."""
+"""The head as packages: of a decoder the final norm, and logits or the winning token; of an encoder
+what is of pooled columns."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ane_book.conversion.quantize import Encoded, Scheme, find_scheme
 from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.decoder import Softcap, Winner
+from ane_book.models.base.decoder import Winner
 from ane_book.options import Recipe
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def write_head(
@@ -27,21 +29,36 @@ def write_head(
     for each of them.
     """
     names = [f"logits_{i}" for i in splits]
-    package = PackageWriter(path)
+    package, ends = PackageWriter(path), find(config.architecture).ends(config)
     stored = _write_weights(package, weights, find_scheme(recipe.quant_head))
     for name, T in recipe.widths.items():
         function, shape = package.function(name), (1, config.hidden_size, 1, T)
         hidden = {"hidden": function.input("hidden", "fp16", shape)}
-        norm = find(config.architecture).final_norm(config)
-        piece = lower(norm, {"hidden": torch.zeros(shape)}, ["normed"], config.rms_norm_eps)
+        example = {"hidden": torch.zeros(shape)}
+        piece = lower(ends["norm"], example, ["normed"], config.rms_norm_eps)
         weight = {"weight": stored["norm.weight"]}
         (normed,) = function.stamp(piece, "norm", hidden, weight, {"normed": "normed"})
+        bound = None if recipe.argmax_output else ends.get("bound")
         for i, part in enumerate(names):
-            _add_logits(function, config, recipe, part, normed, stored[f"parts.{i}.weight"], T)
+            _add_logits(function, bound, part, normed, stored[f"parts.{i}.weight"], T)
         rows = tuple(splits.values())
         function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
     what = "Final norm and vocabulary projection, made by ane-book"
     package.finish(recipe.default_function, what)
+
+
+def write_pooled(
+    path: Path, config: Any, functions: dict[str, int], weights: dict[str, Tensor]
+) -> None:
+    """Write the package of what is of texts' pooled columns, with its weights."""
+    architecture, package = find(config.architecture), PackageWriter(path)
+    stored, module = package.write_weights(weights), architecture.ends(config)["pooled"]
+    for called, T in functions.items():
+        function, shape = package.function(called), (1, config.hidden_size, 1, T)
+        hidden = {"hidden": function.input("hidden", "fp16", shape)}
+        piece = lower(module, {"hidden": torch.zeros(shape)}, ["vector"], config.norm_epsilon)
+        function.finish(function.stamp(piece, "pooled", hidden, stored, {"vector": "vector"}))
+    package.finish(next(iter(functions)), "Of pooled columns, made by ane-book")
 
 
 def _write_weights(
@@ -59,21 +76,19 @@ def _write_weights(
 
 def _add_logits(
     function: FunctionWriter,
-    config: DecoderConfig,
-    recipe: Recipe,
+    bound: nn.Module | None,
     out: str,
     hidden: str,
     weight: StoredWeight,
     T: int,
 ) -> None:
-    """Add the logits `out` of a part of the vocabulary; their bound changes no winner."""
-    cap = find(config.architecture).softcap(config)
-    if cap is None or recipe.argmax_output:
+    """Add the logits `out` of a part of the vocabulary, between bounds where there are any."""
+    if bound is None:
         _add_convolution(function, out, hidden, weight, T)
         return
     _add_convolution(function, f"{out}_free", hidden, weight, T)
     shape = (1, weight.shape[0], 1, T)
-    piece = lower(Softcap(cap), {"logits": torch.zeros(shape)}, ["capped"])
+    piece = lower(bound, {"logits": torch.zeros(shape)}, ["capped"])
     function.stamp(piece, out, {"logits": f"{out}_free"}, {}, {"capped": out})
 
 

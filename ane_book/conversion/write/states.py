@@ -1,68 +1,59 @@
 """Write the new rows of a call to the states of a cache: cut in, or by a select over each state.
 
 With state_write="update" each state has one `slice_update`, with "select" one `select`, which
-writes it whole. Letters are those of `ane_book.models.base`; n is the number of layers in a shard.
+writes it whole. Letters are those of `ane_book.models.base`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from ane_book.conversion.write.program import FunctionWriter
-from ane_book.layout import Layout
-from ane_book.options import Recipe
+from ane_book.layout import CallShape, Rows, Shape, Store
 import numpy as np
+
+Names = Mapping[str, str]  # of values, by the names of states
 
 
 def write_states(
     function: FunctionWriter,
-    recipe: Recipe,
-    cache: dict[str, str],
-    rows: dict[str, str],
-    shapes: dict[str, tuple[int, ...]],
+    how: str,
+    call: CallShape,
+    states: Sequence[Store],
+    now: Names,
+    rows: Names,
 ) -> None:
-    """Write new rows, of these shapes, to the states at `position`; `cache` is the states as read.
-    All dictionaries are by the states' names."""
-    write = _by_select if recipe.state_write == "select" else _by_update
-    for name, whole in write(function, recipe.layout, cache, rows, shapes, recipe.context):
+    """Write new rows to the states of a cache at `position`; now: the states as read."""
+    write = _by_select if how == "select" else _by_update
+    for name, whole in write(function, call, states, now, rows):
         function.op("write_state", f"{name}_write", input=name, data=whole)
 
 
 def _by_update(
-    function: FunctionWriter,
-    layout: Layout,
-    cache: dict[str, str],
-    rows: dict[str, str],
-    shapes: dict[str, tuple[int, ...]],
-    S: int,
+    function: FunctionWriter, call: CallShape, states: Sequence[Store], now: Names, rows: Names
 ) -> Iterator[tuple[str, str]]:
     """Yield each state's name and its next value: the rows cut in at `position`."""
     zero = function.constant("zero", np.zeros(1, np.int32))
     values = [zero] * 4
-    values[layout.tokens] = "position"
+    values[call.layout.tokens] = "position"
     (begin,) = function.op(
         "concat", "begin", "int32", [(4,)],
         values=values, axis=np.int32(0), interleave=np.bool_(False),
     )  # fmt: skip
-    ends: dict[tuple[int, ...], str] = {}  # by the shape of new rows
-    for name, now in cache.items():
-        new = shapes[name]
+    ends: dict[Shape, str] = {}  # by the shape of new rows
+    for store in states:
+        name, new = store.name, store.new(call)
         if new not in ends:
             end = f"end_{len(ends)}" if ends else "end"
             ends |= {new: end}
             function.op("add", end, "int32", [(4,)], x=begin, y=np.array(new, np.int32))
         (updated,) = function.op(
-            "slice_update", f"{name}_next", "fp16", [layout.sized(new, S)],
-            x=now, update=rows[name], begin=begin, end=ends[new],
+            "slice_update", f"{name}_next", "fp16", [store.shape(call)],
+            x=now[name], update=rows[name], begin=begin, end=ends[new],
         )  # fmt: skip
         yield name, updated
 
 
 def _by_select(
-    function: FunctionWriter,
-    layout: Layout,
-    cache: dict[str, str],
-    rows: dict[str, str],
-    shapes: dict[str, tuple[int, ...]],
-    S: int,
+    function: FunctionWriter, call: CallShape, states: Sequence[Store], now: Names, rows: Names
 ) -> Iterator[tuple[str, str]]:
     """Yield each state's name and its next value: a `select` of new and old rows.
 
@@ -70,30 +61,31 @@ def _by_select(
     exact as long as all T rows are finite: 0 times infinity is NaN. A gather would bear that, but
     one by computed indices leaves the engine (law gather-computed).
     """
-    T, line = next(iter(shapes.values()))[layout.tokens], layout.sized((1,) * 4, S)
-    slots, places = np.arange(S, dtype=np.int32).reshape(line), ""
-    if T == 1:
+    line = Rows(1, 1).shape(call)  # S slots on the axis of tokens
+    slots, places = np.arange(call.slots, dtype=np.int32).reshape(line), ""
+    if call.tokens == 1:
         (is_new,) = function.op("equal", "is_new", "bool", [line], x=slots, y="position")
     else:
-        places, is_new = _places(function, layout, slots, T)
-    for name, now in cache.items():
-        placed, shape = rows[name], layout.sized(shapes[name], S)
+        places, is_new = _places(function, call, slots)
+    for store in states:
+        name, shape = store.name, store.shape(call)
+        placed = rows[name]
         if places:
-            x, y = (places, placed) if layout.tokens == 2 else (placed, places)
+            x, y = (places, placed) if call.layout.tokens == 2 else (placed, places)
             (placed,) = function.op(
                 "matmul", f"{name}_placed", "fp16", [shape],
                 x=x, y=y, transpose_x=np.bool_(False), transpose_y=np.bool_(False),
             )  # fmt: skip
         (chosen,) = function.op(
-            "select", f"{name}_next", "fp16", [shape], cond=is_new, a=placed, b=now
+            "select", f"{name}_next", "fp16", [shape], cond=is_new, a=placed, b=now[name]
         )
         yield name, chosen
 
 
-def _places(function: FunctionWriter, layout: Layout, slots: np.ndarray, T: int) -> tuple[str, str]:
+def _places(function: FunctionWriter, call: CallShape, slots: np.ndarray) -> tuple[str, str]:
     """Add the matrix of 0 and 1, (1, 1, S, T) or (1, 1, T, S), that has a 1 where a new row goes,
     and whether any goes to a slot; returns the names of both."""
-    other = 5 - layout.tokens  # the axis of the T new rows
+    T, other = call.tokens, 5 - call.layout.tokens  # the axis of the T new rows
     matrix = (*slots.shape[:other], T, *slots.shape[other + 1 :])
     steps = np.arange(T, dtype=np.int32).reshape((T,) if other == 3 else (T, 1))
     (taken,) = function.op("add", "taken", "int32", [steps.shape], x="position", y=steps)

@@ -3,7 +3,6 @@
 from ane_book.conversion.plan import Plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
-from ane_book.models import find
 from mlprogram.ane.cost import TokenWork
 import numpy as np
 
@@ -17,7 +16,7 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> To
     Raises InvalidInput for a model that neither generates text nor has experts, and for a
     quantisation scheme without measurements on the engine.
     """
-    mixture = find(plan.config.architecture).layout(plan.config) is not None
+    mixture = plan.signatures.mixture is not None
     if not plan.head and not mixture:
         raise InvalidInput(
             f"a prediction is of decode, and {plan.config.architecture} generates no text; "
@@ -34,8 +33,7 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> To
     sizes[form_of(recipe.quant_head)] += head
     cache, slots = 0, 0
     if plan.head:
-        kept = plan.tail_bytes() + plan.recurrent_bytes
-        cache, slots = plan.cache_bytes + kept, recipe.context
+        cache, slots = plan.kept_bytes(), recipe.context
     calls = round(plan.calls(tokens, shares))
     return TokenWork(
         sizes["plain"],

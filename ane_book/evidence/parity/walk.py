@@ -92,7 +92,7 @@ def _mixed_decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Par
 
 def _routed(bundle: Bundle) -> bool:
     """Whether the model is a mixture of experts."""
-    return find(bundle.config.architecture).layout(bundle.config) is not None
+    return find(bundle.config.architecture).signatures(bundle.config).mixture is not None
 
 
 def given(bundle: Bundle, golden: dict, program: int, dtype: np.dtype) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ from ane_book.host import Host
 from ane_book.models.base.architecture import FULL
 from ane_book.models.base.config import Count, DecoderConfig, Real
 from ane_book.models.base.dense import Dense, layer_types, rope_type
+from ane_book.models.base.signature import BlockSignature, attention
 from ane_book.rope import Rotary
 from pydantic import model_validator
 
@@ -50,13 +51,14 @@ class Alternating(Dense[OwnAlternating]):
     """A dense decoder whose configuration says of which kind each layer is."""
 
     Config: ClassVar[type[DecoderConfig]] = AlternatingConfig
+    inputs: ClassVar = INPUTS
 
     def kinds(self, config: OwnAlternating) -> list[str]:
         return list(config.layer_types)
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        table, mask = INPUTS[kind]
-        return f"{table}_cos", f"{table}_sin", mask
+    def signature(self, config: OwnAlternating, kind: str) -> BlockSignature:
+        table, mask = self.inputs[kind]
+        return attention(config, table, mask)
 
     def host(self, config: OwnAlternating) -> Host:
         rotary = {"rope": config.rotary}
@@ -82,14 +84,10 @@ class Local(Alternating[OwnLocal]):
     """A decoder whose sliding layers rotate by a base of their own, and without scaling."""
 
     Config: ClassVar[type[DecoderConfig]] = LocalConfig
+    inputs: ClassVar = INPUTS | {SLIDING: ("rope_local", "mask_local")}
 
     def config(self, fields: dict) -> DecoderConfig:
         return super().config(split_rope(fields, self.model_type))
-
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        if kind == SLIDING:
-            return "rope_local_cos", "rope_local_sin", "mask_local"
-        return super().host_inputs(kind)
 
     def rotary(self, config: OwnLocal) -> Rotary:
         """The rotary embedding of full layers."""

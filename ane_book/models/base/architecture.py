@@ -7,18 +7,17 @@ the blocks is data, so nothing here imports torch until a block is built.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.layout import MEMORY
 from ane_book.models.base.config import ModelConfig
+from ane_book.models.base.signature import BlockSignature, Signatures, attention
 import numpy as np
 
 if TYPE_CHECKING:
-    from ane_book.models.base.experts import Experts
     from torch import nn
 
 
@@ -26,8 +25,6 @@ Shape = tuple[int, ...]
 Task = Literal["text-generation", "embedding", "token-classification"]
 
 FULL = "full"  # the kind of block of most models: attention to all tokens before
-CACHE = ("keys", "values")  # what such a block keeps from call to call
-SHARED = "shared_"  # before a cache's name: its new rows, which layers without their own take
 
 
 @dataclass(frozen=True)
@@ -84,12 +81,30 @@ Parameters = dict[str, tuple[TensorSpec, ...]]
 
 @dataclass(frozen=True)
 class GGUF:
-    """Names in a GGUF file -> names in `transformers`, without ".weight" or ".bias" unless the two
-    differ in it. A * is the number of an expert, whose tensors are a stack in a GGUF."""
+    """How a GGUF file tells what a checkpoint of `transformers` does. Names are without ".weight"
+    or ".bias" unless the two differ in it; a * is the number of an expert, whose tensors are a
+    stack in a GGUF.
+
+    fields: adapts the fields of config.json, those that all architectures share, to what this one
+    stores its own way; its second argument, number(key, default), reads the metadata. rows: makes
+    of a tensor what `transformers` stores under its name, for a model's config.
+    """
 
     architecture: str  # the metadata's `general.architecture`
-    outer: dict[str, str]  # tensors outside of the layers
+    outer: dict[str, str]  # tensors outside of the layers -> names in `transformers`
     layer: dict[str, str]  # what follows "blk.7." -> what follows "model.layers.7."
+    fields: Callable[[dict, Callable[..., float]], dict] = lambda fields, number: fields
+    rows: Callable[[Any, str, np.ndarray], np.ndarray] = lambda config, name, array: array
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """How a checkpoint of `transformers` names its tensors."""
+
+    layers: str = "model.layers"  # the names of layer 7's tensors begin with this and ".7."
+    base: str = ""  # a prefix that names have or lack, by the class that saved it
+    left_out: tuple[str, ...] = ()  # prefixes of tensors that are of another model
+    repeats: frozenset[str] = frozenset()  # tensors that are not needed, such as a tied head
 
 
 class Architecture(ABC):
@@ -102,17 +117,10 @@ class Architecture(ABC):
     task: Task = "text-generation"  # what its bundles are for: see `ane_book.bundle`
     causal = True  # whether a token sees those before it alone
     gguf: GGUF | None = None  # None: llama.cpp has no architecture of its own for it
-    layer_prefix = "model.layers"  # the names of layer 7's tensors begin with this and ".7."
-    left_out: tuple[str, ...] = ()  # prefixes of a checkpoint's tensors that are of another model
-    #: A prefix that a checkpoint's names have or lack, by the class that saved it.
-    base_prefix = ""
 
     #: Fields of config.json for which this library supports one value only. A model with another
     #: value would convert without an error and then give wrong answers.
     fixed: ClassVar[Mapping[str, Any]] = {}
-
-    #: Prefixes of the parameters of a block that are applied after its mixture of experts.
-    after_mixture: ClassVar[tuple[str, ...]] = ()
 
     @property
     def name(self) -> str:
@@ -148,152 +156,28 @@ class Architecture(ABC):
     def block(self, config, kind: str = FULL) -> "nn.Module":
         """Build a block in ANE form from `ane_book.models.base.layers`."""
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        """The inputs that the host computes for a block of this kind, in the order of its
-        arguments after the hidden state."""
-        return "rope_cos", "rope_sin", "mask"
+    def signature(self, config, kind: str) -> BlockSignature:
+        """What a block of this kind takes, keeps and gives."""
+        return attention(config)
 
-    def group(self, config, mask: str) -> int:
-        """G of the layers that take a mask of this name."""
-        return config.group
-
-    def per_layer(self, config) -> int:
-        """P, the channels of the input `PER_LAYER` (1, P, 1, T) that every layer has of its own;
-        0 for most models. What it holds depends on the token alone: see `per_layer_rows`."""
-        return 0
-
-    def per_layer_rows(
-        self,
-        config,
-        read: Callable[[str], np.ndarray],
-        embedding: np.ndarray,
-        table: Iterator[np.ndarray],
-    ) -> Iterator[np.ndarray]:
-        """Yield what tokens give to all layers, rows (n, L * P) float32, some tokens at a time.
-
-        read(name) gives a tensor by its `transformers` name; embedding: (V, C), fp16; table: the
-        rows of the tensor `per_layer.table`, in order.
-        """
-        return table
-
-    def layout(self, config) -> "Experts | None":
-        """The mixture of experts of blocks that have one, the same in all; None for a dense model.
-
-        The names of its parameters begin with "mixture.".
-        """
-        return None
-
-    def mixed(self, config) -> list[int]:
-        """The layers that have a mixture of experts."""
+    def signatures(self, config) -> Signatures:
+        """The signatures of all layers."""
         kinds = self.kinds(config)
-        having = {
-            kind
-            for kind in set(kinds if self.layout(config) else ())
-            if any(name.startswith("mixture.") for name in self.parameters(config, kind))
-        }
-        return [i for i, kind in enumerate(kinds) if kind in having]
+        own = {kind: self.signature(config, kind) for kind in dict.fromkeys(kinds)}
+        return Signatures(kinds, own)
 
-    def first(self, config) -> "nn.Module | None":
-        """The module that the first package applies to (1, C, 1, T) before layer 0, or None.
+    def ends(self, config) -> "dict[str, nn.Module]":
+        """The modules before and behind the layers.
 
-        Its parameters are in `outer`, with keys such as "first.weight".
-        """
-        return None
+            first    what the first package applies to (1, C, 1, T) before layer 0
+            last     what the last package applies after the last layer, where there is no norm
+            pooled   what a package applies to texts' pooled columns (1, C, 1, T), one a text
+            norm     before the vocabulary projection; its one parameter is `weight`
+            bound    of the logits; it changes no winner
 
-    def last(self, config) -> "nn.Module | None":
-        """The module that the last package applies after the last layer of a model without a
-        vocabulary head, or None.
-
-        Its parameters are in `outer`, with keys such as "last.norm.weight".
-        """
-        return None
-
-    def pooled(self, config) -> "nn.Module | None":
-        """The module that a package of its own applies to texts' pooled columns (1, C, 1, T), one
-        a text, or None.
-
-        Its parameters are in `outer`, with keys such as "pooled.dense.weight".
-        """
-        return None
-
-    def tails(self, config) -> dict[str, tuple[int, int]]:
-        """The (channels, W) of each tail by name; {} for most models.
-
-        A tail is the last W columns of an activation, one column per token. A block takes the
-        tail of the call before as an input and returns this call's columns, so that a convolution
-        can reach across the border between calls; see `ane_book.bundle.manifest`.
+        The parameters of the first three are in `outer`, with keys such as "first.weight".
         """
         return {}
-
-    def memory(self, config) -> tuple[int, int, int] | None:
-        """The shape (H, Dv, Dk) of what a block takes as `MEMORY` and returns anew: one size
-        whatever the number of tokens. The host input `real` (1, 1, 1, T) says which columns are
-        tokens and no padding, which must leave it as it is. None for most models."""
-        return None
-
-    def caches(self, config) -> dict[str, tuple[int, int]]:
-        """K and D of each cache by name: of keys and values, and of those of other layers where
-        their heads are others."""
-        return dict.fromkeys(CACHE, (config.num_kv_heads, config.head_dim))
-
-    def kept(self, config, kind: str) -> tuple[str, ...]:
-        """The names of what a block of this kind keeps from call to call, in the order of its
-        arguments: the cache's keys and values, tails, and the memory."""
-        return *CACHE, *self.tails(config)
-
-    def borrowed(self, config, kind: str) -> tuple[str, ...]:
-        """The caches that a block of this kind reads and does not write, in the order of its
-        arguments, behind what it keeps: those of the last layer before it that keeps them.
-
-        The new rows of that layer are carried to it: (1, K * D, 1, T), as `SHARED` and the name.
-        """
-        return ()
-
-    def holders(self, config, layers: range | None = None) -> dict[str, list[int]]:
-        """The layers, of these or of all, that keep something from call to call, by its name.
-
-        Layers that borrow a cache of none of these have a copy, which the first of them keeps.
-        """
-        kinds, found = self.kinds(config), dict[str, list[int]]()
-        for name in (*self.caches(config), *self.tails(config), MEMORY):
-            own: list[int] = []
-            for i in layers or range(len(kinds)):
-                copies = not own and name in self.borrowed(config, kinds[i])
-                own += [i] if copies or name in self.kept(config, kinds[i]) else []
-            found |= {name: own} if own else {}
-        return found
-
-    def carried(self, config) -> dict[str, int]:
-        """The channels R of each activation (1, R, 1, T), by name, that blocks pass to later ones
-        beside the hidden state; {} for most models."""
-        return {}
-
-    def takes(self, config, kind: str) -> tuple[str, ...]:
-        """What a block of this kind takes of `carried`, in the order of its arguments: all of it,
-        but for layer 0, whose block needs a kind of its own."""
-        return () if kind == self.kinds(config)[0] else tuple(self.carried(config))
-
-    def gives(self, config, kind: str) -> tuple[str, ...]:
-        """What a block of this kind returns of `carried`, in order."""
-        return tuple(self.carried(config))
-
-    def handed(self, config, layer: int) -> tuple[str, ...]:
-        """What the layers before this one pass to it, or to later ones, of `carried`."""
-        kinds = self.kinds(config)
-        given = {name for kind in kinds[:layer] for name in self.gives(config, kind)}
-        taken = {name for kind in kinds[layer:] for name in self.takes(config, kind)}
-        return tuple(name for name in self.carried(config) if name in given & taken)
-
-    def softcap(self, config) -> float | None:
-        """The bound of logits: they are softcap * tanh(logits / softcap); None for most models."""
-        return None
-
-    def final_norm(self, config) -> "nn.Module":
-        """The norm before the vocabulary projection of a text generator; its one parameter is
-        `weight`."""
-        from ane_book.models.base.layers import RMSNorm
-
-        return RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     @abstractmethod
     def host(self, config) -> Host:
@@ -312,30 +196,12 @@ class Architecture(ABC):
     def tensors(self, config) -> dict[str, Shape]:
         """The shape of every tensor by its `transformers` name, in the order of use."""
         embedding, *rest = self.outer(config).values()
-        shapes = {embedding.name: embedding.shape}
+        shapes, prefix = {embedding.name: embedding.shape}, self.checkpoint(config).layers
         for i, kind in enumerate(self.kinds(config)):
             for parts in self.parameters(config, kind).values():
-                shapes |= {f"{self.layer_prefix}.{i}.{part.name}": part.shape for part in parts}
+                shapes |= {f"{prefix}.{i}.{part.name}": part.shape for part in parts}
         return shapes | {tensor.name: tensor.shape for tensor in rest}
 
-    def pieces(self, config) -> dict[str, list[tuple[str, ...]]]:
-        """The tensors that files may hold in pieces: of each item along the first axis, by the
-        tensor's name, the matrices whose rows are one below the other; {} for most models."""
-        return {}
-
-    def repeats(self, config) -> frozenset[str]:
-        """Tensors that a checkpoint may hold but that are not needed, such as a tied head."""
-        return frozenset()
-
-    # --- GGUF
-
-    def from_gguf(self, fields: dict, number: Callable[..., float]) -> dict:
-        """Adapt the `config.json` fields of a GGUF to what this architecture stores its own way.
-
-        fields: those that all architectures share. number(key, default) reads the metadata.
-        """
-        return fields
-
-    def rows_of_gguf(self, config, name: str, array: np.ndarray) -> np.ndarray:
-        """Convert a tensor read from a GGUF to what `transformers` stores under `name`."""
-        return array
+    def checkpoint(self, config) -> Checkpoint:
+        """How checkpoints name the tensors."""
+        return Checkpoint()

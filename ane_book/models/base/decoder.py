@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ane_book.layout import PER_LAYER
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.layers import in_half, projection
+from ane_book.models.base.layers import projection
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -27,27 +27,14 @@ class Head(nn.Module):
 
     def __init__(self, config: DecoderConfig, splits: tuple[int, ...]):
         super().__init__()
-        self.norm = find(config.architecture).final_norm(config)
+        ends = find(config.architecture).ends(config)
+        self.norm, self.bound = ends["norm"], ends.get("bound", nn.Identity())
         self.parts = nn.ModuleList(projection(config.hidden_size, rows) for rows in splits)
-        cap = find(config.architecture).softcap(config)
-        self.bound = nn.Identity() if cap is None else Softcap(cap)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """hidden (1, C, 1, T) -> the logits (1, V_i, 1, T) of each part."""
         hidden = self.norm(hidden)
         return tuple(self.bound(part(hidden)) for part in self.parts)
-
-
-class Softcap(nn.Module):
-    """Logits between -cap and cap. A program has cap and 1 / cap in fp16, which moves a logit by
-    less than its own rounding does, and all in the same order."""
-
-    def __init__(self, cap: float):
-        super().__init__()
-        self.cap, self.inverse = in_half(cap), in_half(1 / cap)
-
-    def forward(self, logits: Tensor) -> Tensor:
-        return torch.tanh(logits * self.inverse) * self.cap
 
 
 class Winner(nn.Module):
@@ -81,7 +68,8 @@ def block_weights(
     parameters to read; None for all.
     """
     architecture = find(config.architecture)
-    kind, prefix = architecture.kinds(config)[layer], f"{architecture.layer_prefix}.{layer}"
+    kind = architecture.kinds(config)[layer]
+    prefix = f"{architecture.checkpoint(config).layers}.{layer}"
     with torch.device("meta"):  # shapes alone, no memory
         shapes = dict(architecture.block(config, kind).named_parameters())
     read = lru_cache(maxsize=1)(read)  # consecutive experts come from the same stacked tensor
@@ -113,10 +101,10 @@ def norm_weight(config: DecoderConfig, read: Callable[[str], np.ndarray]) -> Ten
 
 
 def end_weights(config, end: str, read: Callable[[str], np.ndarray]) -> dict[str, Tensor]:
-    """The state dict of `Architecture.first`, `last` or `pooled`, as `end` says; {} if None."""
+    """The state dict of one of `Architecture.ends`; {} where there is none."""
     architecture = find(config.architecture)
     with torch.device("meta"):
-        module = getattr(architecture, end)(config)
+        module = architecture.ends(config).get(end)
     shapes = {name: p.shape for name, p in module.named_parameters()} if module else {}
     outer = architecture.outer(config)
     given = [(name, shape, outer[f"{end}.{name}"]) for name, shape in shapes.items()]
@@ -126,25 +114,25 @@ def end_weights(config, end: str, read: Callable[[str], np.ndarray]) -> dict[str
     }
 
 
+def ends_of(
+    config, layers: range, read: Callable[[str], np.ndarray]
+) -> dict[str, dict[str, Tensor]]:
+    """The state dicts of the modules before and behind all layers that these layers reach."""
+    has = {"first": layers.start == 0, "last": layers.stop == config.num_layers}
+    return {end: end_weights(config, end, read) for end, here in has.items() if here}
+
+
 class Decoder(nn.Module):
     """All layers and the head, for tests and chapters: embeddings in, logits and KV rows out."""
 
     def __init__(self, config: DecoderConfig):
         super().__init__()
         self.config, architecture = config, find(config.architecture)
-        kinds = architecture.kinds(config)
-        self.host_inputs = [architecture.host_inputs(kind) for kind in kinds]  # of each layer
-        self.first = architecture.first(config) or nn.Identity()
+        self.signatures = architecture.signatures(config)
+        self.first = architecture.ends(config).get("first", nn.Identity())
+        kinds = self.signatures.names
         self.layers = nn.ModuleList(architecture.block(config, kind) for kind in kinds)
         self.head = Head(config, (config.vocab_size,))
-        # By each layer: what it keeps, what it borrows, what it takes and gives of `carried`.
-        self.kept = [architecture.kept(config, kind) for kind in kinds]
-        self.borrowed = [architecture.borrowed(config, kind) for kind in kinds]
-        self.takes = [architecture.takes(config, kind) for kind in kinds]
-        self.gives = [architecture.gives(config, kind) for kind in kinds]
-        self.per_layer = bool(architecture.per_layer(config))
-        self.holders = architecture.holders(config)
-        self.tails = architecture.tails(config)
 
     @classmethod
     def from_weights(cls, config: DecoderConfig, read: Callable[[str], np.ndarray]) -> "Decoder":
@@ -159,34 +147,32 @@ class Decoder(nn.Module):
     @property
     def inputs(self) -> list[str]:
         """The names of the host's inputs in the order in which `forward` takes them."""
-        names = dict.fromkeys(name for feeds in self.host_inputs for name in feeds)
-        return [*names, *([PER_LAYER] if self.per_layer else [])]
+        names = dict.fromkeys(name for own in self.signatures for name in own.host)
+        return [*names, *([PER_LAYER] if any(own.own for own in self.signatures) else [])]
 
     def forward(self, hidden: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """Run a call of T tokens.
 
         Arguments: hidden (1,C,1,T); one tensor for each of `inputs`, in most models cos, sin and
-        mask, in some what is each layer's own, (L,P,1,T); then one for each of `holders`, in which
-        n layers keep it: the cache's keys and values, (n,K,S,D) each, and each tail
-        (n,channels,1,W), of which most models have none.
+        mask, in some what is each layer's own, (L,P,1,T); then one for each name of
+        `signatures.holders()`, which n layers keep: the cache's keys and values, (n,K,S,D) each,
+        and each tail (n,channels,1,W), of which most models have none.
         Returns logits (1,V,1,T), new keys and values (n,K,T,D), and the tails' new columns
         (n,channels,1,T).
         """
         count = len(self.inputs)
-        given = dict(zip(self.inputs, rest[:count], strict=True))
-        parts = zip(self.holders, rest[count:], strict=True)
+        values = dict(zip(self.inputs, rest[:count], strict=True))
+        own = values[PER_LAYER].split(1) if PER_LAYER in values else ()
+        parts = zip(self.signatures.holders(), rest[count:], strict=True)
         kept = {name: iter(whole.split(1)) for name, whole in parts}
         new: dict[str, list[Tensor]] = {name: [] for name in kept}
-        hidden, last = self.first(hidden), dict[str, Tensor]()  # of each name, the last layer's
-        own = given[PER_LAYER].split(1) if self.per_layer else None
-        for i, layer in enumerate(self.layers):
-            feeds = [given[name] for name in self.host_inputs[i]] + ([own[i]] if own else [])
-            last |= {name: next(kept[name]) for name in self.kept[i]}
-            names = self.kept[i] + self.borrowed[i] + self.takes[i]
-            result = layer(hidden, *feeds, *(last[name] for name in names))
-            hidden, *made = result
-            for name, value in zip(self.kept[i], made, strict=False):
+        hidden = self.first(hidden)
+        for i, (layer, signature) in enumerate(zip(self.layers, self.signatures, strict=True)):
+            values |= {name: next(kept[name]) for name in signature.keeps}
+            values |= {PER_LAYER: own[i]} if signature.own else {}
+            hidden, *made = layer(hidden, *(values[name] for name in signature.arguments))
+            for name, value in zip(signature.keeps, made, strict=False):
                 new[name].append(value)
-            last |= zip(self.gives[i], made[len(self.kept[i]) :], strict=True)
+            values |= zip(signature.given, made[len(signature.keeps) :], strict=True)
         (logits,) = self.head(hidden)
         return logits, *map(torch.cat, new.values())

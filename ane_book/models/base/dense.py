@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Architecture, Parameters, TensorSpec
+from ane_book.models.base.architecture import FULL, Architecture, Checkpoint, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 
 if TYPE_CHECKING:
@@ -95,6 +95,11 @@ class Dense(Architecture, Generic[OwnConfig]):
     def host(self, config: OwnConfig) -> Host:
         return Host(rotary={"rope": config.rotary}, masks={"mask": config.sliding_window})
 
+    def ends(self, config: OwnConfig) -> "dict[str, nn.Module]":
+        from ane_book.models.base.layers import RMSNorm
+
+        return {"norm": RMSNorm(config.hidden_size, config.rms_norm_eps)}
+
     def attention(self, config: OwnConfig) -> "Attention":
         from ane_book.models.base.layers import Attention, Rotate
 
@@ -133,8 +138,8 @@ class Dense(Architecture, Generic[OwnConfig]):
     def outer(self, config: OwnConfig) -> dict[str, TensorSpec]:
         return outer_tensors(config)
 
-    def repeats(self, config: OwnConfig) -> frozenset[str]:
-        return tied_names(config)
+    def checkpoint(self, config: OwnConfig) -> Checkpoint:
+        return Checkpoint(repeats=tied_names(config))
 
 
 def outer_tensors(config: DecoderConfig) -> dict[str, TensorSpec]:

@@ -82,6 +82,18 @@ class Scale(nn.Module):
         return x * self.scale
 
 
+class Softcap(nn.Module):
+    """Logits between -cap and cap. A program has cap and 1 / cap in fp16, which moves a logit by
+    less than its own rounding does, and all in the same order."""
+
+    def __init__(self, cap: float):
+        super().__init__()
+        self.cap, self.inverse = in_half(cap), in_half(1 / cap)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return torch.tanh(logits * self.inverse) * self.cap
+
+
 class NormedProjection(Projection):
     """A fused projection whose first parts are RMS normed, each over all of its channels."""
 

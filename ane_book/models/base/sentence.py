@@ -9,11 +9,13 @@ References: Reimers and Gurevych 2019 (arXiv 1908.10084); sentence-transformers'
 (`ane_book.weights.sentences`).
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from ane_book.models.base.architecture import FULL, GGUF, Architecture, Task, TensorSpec
+from ane_book.models.base.architecture import FULL, GGUF, Architecture, Checkpoint, Task, TensorSpec
 from ane_book.models.base.config import ModelConfig, Width
 from ane_book.models.base.dense import Dense, OwnConfig
+from ane_book.models.base.signature import BlockSignature
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
@@ -77,7 +79,12 @@ def read_sentences(fields: dict, positions: int) -> dict:
 class TextEncoder(Architecture):
     """What architectures with a `SentenceConfig` add: a module for pooled columns."""
 
-    def pooled(self, config: SentenceConfig) -> "nn.Module | None":
+    def ends(self, config) -> "dict[str, nn.Module]":
+        pooled = self.pooled(config)
+        return super().ends(config) | ({"pooled": pooled} if pooled else {})
+
+    def pooled(self, config) -> "nn.Module | None":
+        """The module for pooled columns, or None."""
         from ane_book.models.base.encoder import DenseLayers
 
         return DenseLayers(config.dense) if config.dense else None
@@ -102,7 +109,6 @@ class DecoderLayers(TextEncoder, Dense[OwnConfig]):
 
     variant = "embedding"
     task: Task = "embedding"
-    base_prefix = "model."
     gguf: GGUF | None = None
 
     def read(self, fields: dict) -> dict:
@@ -110,13 +116,21 @@ class DecoderLayers(TextEncoder, Dense[OwnConfig]):
         own = {"tied_embeddings": True}  # no head is read
         return super().read(fields) | read_sentences(fields, positions) | own
 
+    def signature(self, config, kind: str) -> BlockSignature:
+        return replace(super().signature(config, kind), keeps={})
+
     def block(self, config, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base.encoder import TextBlock
 
         return TextBlock(super().block(config, kind))
 
-    def last(self, config) -> "nn.Module":
-        return self.final_norm(config)
+    def ends(self, config) -> "dict[str, nn.Module]":
+        found = super().ends(config)
+        found["last"] = found.pop("norm")
+        return found
+
+    def checkpoint(self, config) -> Checkpoint:
+        return replace(super().checkpoint(config), base="model.")
 
     def outer(self, config) -> dict[str, TensorSpec]:
         tensors = super().outer(config)

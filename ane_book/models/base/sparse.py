@@ -9,12 +9,14 @@ Letters: see `ane_book.models.base`.
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ane_book.models.base.architecture import FULL, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Width
 from ane_book.models.base.dense import Dense
 from ane_book.models.base.experts import Experts, check_taken
+from ane_book.models.base.signature import BlockSignature
 from ane_book.options import Strategy
 from pydantic import Field, model_validator
 
@@ -76,19 +78,19 @@ class Sparse(Dense[Any]):
         own = zip(super().kinds(config), config.sparse_layers, strict=True)
         return [kind if sparse else kind + DENSE for kind, sparse in own]
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        return super().host_inputs(kind.removesuffix(DENSE))
+    def signature(self, config, kind: str) -> BlockSignature:
+        own = super().signature(config, kind.removesuffix(DENSE))
+        return own if kind.endswith(DENSE) else replace(own, mixture=self.experts(config))
 
-    def kept(self, config, kind: str) -> tuple[str, ...]:
-        return super().kept(config, kind.removesuffix(DENSE))
-
-    def layout(self, config) -> Experts:
+    def experts(self, config) -> Experts:
         return Experts(
             config.num_experts,
             config.hidden_size,
             config.expert_size,
             config.experts,
             taken=config.experts_per_token,
+            theirs=f"{self.mlp}.experts",
+            matrices=self.matrices,
         )
 
     def block(self, config, kind: str = FULL) -> Any:
@@ -97,7 +99,7 @@ class Sparse(Dense[Any]):
             return dense
         from ane_book.models.base.experts.layers import Mixture, MixtureBlock, swiglu
 
-        return MixtureBlock(dense, self.router(config), Mixture(self.layout(config), swiglu))
+        return MixtureBlock(dense, self.router(config), Mixture(self.experts(config), swiglu))
 
     # --- tensors
 
@@ -110,28 +112,8 @@ class Sparse(Dense[Any]):
         return {
             **around,
             "router.scores.weight": (scores,),
-            **self.layout(config).parameters("mixture", f"{self.mlp}.experts"),
+            **self.experts(config).parameters(),
         }
-
-    def from_gguf(self, fields: dict, number: Callable[..., float]) -> dict:
-        return super().from_gguf(fields, number) | {
-            "num_experts": number("expert_count"),
-            "num_experts_per_tok": number("expert_used_count"),
-            "moe_intermediate_size": number("expert_feed_forward_length"),
-            "norm_topk_prob": bool(number("expert_weights_norm", True)),  # llama.cpp's default
-        }
-
-    def pieces(self, config) -> dict[str, list[tuple[str, ...]]]:
-        gate, up, down = self.matrices
-        found = {}
-        for i in (i for i, sparse in enumerate(config.sparse_layers) if sparse):
-            own = f"{self.layer_prefix}.{i}.{self.mlp}.experts"
-            for stack, names in (("gate_up_proj", (gate, up)), ("down_proj", (down,))):
-                found[f"{own}.{stack}"] = [
-                    tuple(f"{own}.{expert}.{name}.weight" for name in names)
-                    for expert in range(config.num_experts)
-                ]
-        return found
 
 
 def gguf_experts(mlp: str, gate: str, up: str, down: str) -> dict[str, str]:
@@ -139,3 +121,13 @@ def gguf_experts(mlp: str, gate: str, up: str, down: str) -> dict[str, str]:
     stacks = {"ffn_gate_exps": gate, "ffn_up_exps": up, "ffn_down_exps": down}
     named = {ours: f"{mlp}.experts.*.{name}" for ours, name in stacks.items()}
     return {"ffn_gate_inp": f"{mlp}.gate", **named}
+
+
+def sparse_fields(fields: dict, number: Callable[..., float]) -> dict:
+    """The fields of config.json that the metadata of a GGUF says of a mixture."""
+    return fields | {
+        "num_experts": number("expert_count"),
+        "num_experts_per_tok": number("expert_used_count"),
+        "moe_intermediate_size": number("expert_feed_forward_length"),
+        "norm_topk_prob": bool(number("expert_weights_norm", True)),  # llama.cpp's default
+    }

@@ -121,7 +121,7 @@ class OnnxSource(WeightSource):
             raise UnsupportedModel(f"{folder}: the configuration is not that of a decoder")
         _check(decoder, config, tables, graph)
         architecture = find(config.architecture)
-        self._pieces = _tensors(decoder, embedding, architecture.layer_prefix)
+        self._pieces = _tensors(decoder, embedding, architecture.checkpoint(config).layers)
         self._shapes = architecture.tensors(config)
         self._join()
         shapes = {name: _shape(pieces) for name, pieces in self._pieces.items()}

@@ -18,6 +18,7 @@ from ane_book.conversion.quantize import SCHEMES
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
 from ane_book.evidence.cost.work import form_of
+from ane_book.layout import Recurrent, Tail
 from ane_book.models import DecoderConfig, find
 from ane_book.reference import reference_models
 from mlprogram.ane.claims import Claim
@@ -68,7 +69,7 @@ def _model(config: DecoderConfig) -> dict[str, Any]:
     known = next(made for limits in cuts.values() for made in limits.values() if made)
     return {
         "slot": known.cache_bytes // known.recipe.context,
-        "kept": known.tail_bytes() + known.recurrent_bytes,
+        "kept": known.kept_bytes(Tail | Recurrent),
         "longest": config.max_position,
         "plans": {
             quant: {limit: made and _bytes(made) for limit, made in limits.items()}

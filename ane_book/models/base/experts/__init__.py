@@ -76,7 +76,9 @@ class Experts:
     The tensors are stacks over the experts: `gate_up_proj` (each expert's gate, then its up) and
     `down_proj`; with biases also `gate_up_proj_bias` and `down_proj_bias`. flipped: matrices are
     stored (in, out). taken: experts per token. silent: extra classes of the router that stand for
-    no expert and add nothing.
+    no expert and add nothing. after: how the names of parameters begin that are applied after it.
+    theirs: the beginning of the stacks' names in a layer. matrices: what gate, up and down of an
+    expert are called in files that may hold the stacks in pieces; None where none does.
     """
 
     count: int  # E
@@ -87,6 +89,9 @@ class Experts:
     flipped: bool = False
     taken: int = 1  # k
     silent: int = 0
+    after: tuple[str, ...] = ()
+    theirs: str = "mlp.experts"
+    matrices: tuple[str, str, str] | None = None
 
     @property
     def choices(self) -> int:
@@ -120,18 +125,29 @@ class Experts:
             stacks["down.bias"] = ("down_proj_bias", (E, C), {})
         return {n: how for n, how in stacks.items() if self.biases or not n.endswith("bias")}
 
-    def parameters(self, ours: str, theirs: str) -> Parameters:
-        """The parameters of a `layers.Mixture` that is called `ours`.
+    def pieces(self, layer: str) -> dict[str, list[tuple[str, ...]]]:
+        """The stacks of a layer, by names that begin with `layer`, that files may hold in pieces:
+        for each expert, the names of the matrices whose rows are one below the other."""
+        gate, up, down = self.matrices or ("", "", "")
+        stacks = {"gate_up_proj": (gate, up), "down_proj": (down,)} if self.matrices else {}
+        own = f"{layer}.{self.theirs}"
+        return {
+            f"{own}.{stack}": [
+                tuple(f"{own}.{expert}.{name}.weight" for name in names)
+                for expert in range(self.count)
+            ]
+            for stack, names in stacks.items()
+        }
 
-        theirs: the prefix of the stacks' names in the checkpoint.
-        """
+    def parameters(self) -> Parameters:
+        """The parameters of the `layers.Mixture` of a block."""
         C, E = self.channels, self.count
         found: Parameters = {}
         for name, (stack, shape, how) in self._stacks().items():
             for i, experts in enumerate(self.groups):
-                part = Stacked(f"{theirs}.{stack}", shape, experts=experts, **how)
-                found[f"{ours}.groups.{i}.{name}"] = (part,)
+                part = Stacked(f"{self.theirs}.{stack}", shape, experts=experts, **how)
+                found[f"mixture.groups.{i}.{name}"] = (part,)
         if self.biases and not self.apart:
-            whole = Stacked(f"{theirs}.down_proj_bias", (E, C), experts=range(E), side="in")
-            found[f"{ours}.bias.weight"] = (whole,)
+            whole = Stacked(f"{self.theirs}.down_proj_bias", (E, C), experts=range(E), side="in")
+            found["mixture.bias.weight"] = (whole,)
         return found

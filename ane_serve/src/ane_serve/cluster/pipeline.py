@@ -24,7 +24,6 @@ from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import choose_backend
 from ane_book.runtime.model_runner import ModelRunner
 from ane_book.runtime.session import Session
-from ane_book.runtime.shards import has_memory
 from ane_serve.cluster.layout import units
 from ane_serve.cluster.placement import PlacedStage, Stages, place, result
 import numpy as np
@@ -58,7 +57,7 @@ class ClusterPipeline:
         force: bool = False,
     ):
         self.bundle = opened(bundle, "text-generation", force)
-        if has_memory(self.bundle.manifest):
+        if self.bundle.manifest.has_memory:
             raise InvalidInput(
                 f"{self.bundle.path}: its layers have a memory, of which a cluster keeps no copies "
                 "to go back by; run it on one machine, as a Session"

@@ -57,10 +57,11 @@ extension Manifest {
             }
             let kept = part.functions.values.map { function in
                 // Without their slots, which differ by tier.
-                function.kept.merging(function.states.map { ("\($0), a state", $1) }) { $1 }.mapValues {
-                    let slotless = $0.shape.count != 4 || layout.isTail($0.shape, slots: function.slots)
-                    return slotless ? $0.shape : layout.sized($0.shape, 0)
-                }
+                let all = function.kept.merging(function.states.map { ("\($0), a state", $1) }) { $1 }
+                return Dictionary(uniqueKeysWithValues: all.map { name, type in
+                    let slotless = type.shape.count != 4 || Layout.isTail(name)
+                    return (name, slotless ? type.shape : layout.sized(type.shape, 0))
+                })
             }
             guard kept.allSatisfy({ $0 == kept[0] }) else {
                 throw bad("\(part.package): its functions keep different caches")
@@ -124,9 +125,9 @@ extension Manifest {
         }
         for part in packages {
             for function in part.functions.values {
-                for shape in function.kept.values.map(\.shape) where shape.count == 4 {
-                    let tail = layout.isTail(shape, slots: function.slots)
-                    bytes += count(shape) + (tail ? count([shape[0], shape[1], context]) : 0)
+                for (name, type) in function.kept where type.shape.count == 4 {
+                    let columns = count([type.shape[0], type.shape[1], context])
+                    bytes += count(type.shape) + (Layout.isTail(name) ? columns : 0)
                 }
             }
         }
@@ -233,8 +234,8 @@ extension Manifest {
         guard let shape = function.inputs[name]?.shape, let new = function.outputs["new_\(name)"],
             shape.count == 4, new.dtype == .half
         else { return false }
-        let tail = layout.isTail(shape, slots: function.slots), T = function.tokens
-        return tail ? shape[2] == 1 && new.shape == [shape[0], shape[1], 1, T]
+        let T = function.tokens
+        return Layout.isTail(name) ? shape[2] == 1 && new.shape == [shape[0], shape[1], 1, T]
             : shape == cache(shape, function.slots ?? 0) && new.shape == cache(shape, T)
     }
 

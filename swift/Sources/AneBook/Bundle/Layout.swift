@@ -38,7 +38,6 @@ public enum Layout: String, Codable, Sendable {
         return shape
     }
 
-    /// Whether what is kept for a function of so many slots is no cache, but the tail (n, R, 1, W)
-    /// of an activation. By columns, no tail is as wide as a cache.
-    func isTail(_ shape: [Int], slots: Int?) -> Bool { self == .rows ? shape[2] == 1 : shape[3] != slots }
+    /// Whether what is kept under this name is no cache, but the tail (n, R, 1, W) of an activation.
+    static func isTail(_ name: String) -> Bool { !["keys", "values", "cache"].contains(where: name.hasPrefix) }
 }

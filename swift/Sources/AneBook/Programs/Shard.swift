@@ -30,7 +30,7 @@ final class Shard {
         for function in part.functions.values {
             for (name, spec) in function.kept {
                 let bytes = spec.shape.reduce(2, *)
-                if !layout.isTail(spec.shape, slots: function.slots) {
+                if !Layout.isTail(name) {
                     if caches[name]?.memory.bytes.count ?? 0 < bytes {
                         caches[name] = Cache(memory: Memory(bytes: bytes), tail: nil)
                     }

@@ -1,9 +1,9 @@
 """What AneBook, the Swift package, reads of a bundle's tokenizer and chat template.
 
-    shapes.py      which tokenizers there are tables for
-    characters.py  the tables of characters
-    packed.py      a tokenizer as one file of tables, tokenizer.bin
-    segments.py    a chat template as the texts around contents
+shapes.py      which tokenizers there are tables for
+characters.py  the tables of characters
+packed.py      a tokenizer as one file of tables, tokenizer.bin
+segments.py    a chat template as the texts around contents
 """
 
 from ane_book.bundle import Bundle
