@@ -116,11 +116,11 @@ GUESSED = [
 def test_guesses_change_no_token(made, family, recipe):
     """Right ones, wrong ones, and some of each; after a wrong one the layers go on from before."""
     model, bundle = made(family, recipe)
-    ids = greedy(model, prompt(9), 30)
+    ids = greedy(model, prompt(13), 30)
     session = Session(bundle, precision="fp32")
-    plain = session.generate(ids[:9], max_tokens=30)
-    guessed = session.generate(ids[:9], max_tokens=30, draft=Guesses(ids))
-    assert plain.token_ids == guessed.token_ids == ids[9:]
+    plain = session.generate(ids[:13], max_tokens=30)
+    guessed = session.generate(ids[:13], max_tokens=30, draft=Guesses(ids))
+    assert plain.token_ids == guessed.token_ids == ids[13:]
     assert 0 < guessed.accepted < guessed.drafted and guessed.calls < plain.calls
 
 
