@@ -42,11 +42,14 @@ RECIPES = {
         "host": {"kv": "host", "shard_limit": 170_000, "verify": 4},
         "shards": {"kv": "state", "shard_limit": 120_000, "tiers": (16,)},
         "apple": {"form": "apple", "state_write": "select", "shard_limit": 240_000},
-        "one": {"functions": "one", "verify": 4, "prefill": 4, "form": "apple", "kv": "host"},
+        "one": {
+            "functions": "one", "verify": 4, "prefill": 4, "form": "apple", "kv": "host",
+            "shard_limit": 240_000,
+        },
     },
     "lfm2_moe": SPARSE,
     "qwen3_moe": SPARSE,
-}
+}  # fmt: skip
 PAIRS = [(family, recipe) for family, own in RECIPES.items() for recipe in own]
 QUICK = {pair for pair in PAIRS if pair[0] in ("qwen3_5_text", "qwen3_moe")} | {
     ("lfm2", "host"), ("lfm2", "one"), *product(["gemma4_text"], ["state", "shards", "one"]),
