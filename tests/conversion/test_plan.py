@@ -184,6 +184,7 @@ class TestNotes:
             (QWEN, {"functions": "one"}, "each package has one function, .* for caches among it"),
             (QWEN, {"lora_slots": 16}, "for caches and .* MB for an adapter in either"),
             ("privacy-filter", {"experts": "dispatch"}, r"as much as packed from \d+ tokens"),
+            ("all-minilm-l6-v2", {}, r"1 dispatches, up to \d+ tokens"),
         ],
     )
     def test_facts_of_some_recipes_alone(self, model, options, said):

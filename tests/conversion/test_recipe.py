@@ -86,7 +86,9 @@ def test_what_is_refused_leaves_no_bundle(tiny, tmp_path):
         ane_book.convert(str(tiny("llama")[1]), tmp_path / "out", context=32, tiers=(16, 16))
     assert not [*tmp_path.iterdir()]
     with pytest.raises(InvalidInput, match="layers of gemma3_text models have no silu"):
-        ane_book.convert(str(tiny("gemma3_text")[1]), tmp_path / "out", context=32, silu="tanh")
+        ane_book.convert(
+            str(tiny("gemma3_text")[1]), tmp_path / "out", context=32, prefill=8, silu="tanh"
+        )
     assert not (tmp_path / "out").exists()
 
 
