@@ -58,7 +58,6 @@ REFUSED = [
     ("lfm2_moe", APART, "layer 0 of this model has none; take 'packed'"),
     ("zaya", {"quant": "auto:5"}, "quant auto:5 chooses for models whose layers are seven matric"),
     ("zaya", APART | {"quant": "stored"}, "chooses for the matrices of whole layers"),
-    ("zaya", {"form": "apple", "context": 3, "kv": "host"}, "3 slots is as wide as the model's t"),
     (TAGGER, APART | {"partition": "whole"}, "'dispatch' cuts every layer at its mi"),
     # limits
     (TAGGER, APART | {"shard_limit": "2.6MB"}, "around the experts of layer 0 has 2"),

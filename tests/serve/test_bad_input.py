@@ -47,7 +47,6 @@ chat = asks(CHAT, model="talker", messages=[{"role": "user", "content": "Hi"}], 
 text = asks("/v1/completions", model="talker", prompt="Hi", max_tokens=2)
 vectors = asks("/v1/embeddings", model="encoder", input="Hi")
 answer = asks("/v1/responses", model="talker", input="Hi", max_output_tokens=2)
-choice = asks("/v1/choose", model="talker", prompt="Hi", options=["a", "b"])
 
 
 def message(**fields) -> dict:
@@ -154,10 +153,6 @@ CASES = [
     text("texts and tokens", "prompt has to be a text", "prompt", prompt=["a", 1]),
     text("stop that is a number", "stop has to be", "stop", stop=7),
     text("best of three", "best_of is not served here", "best_of", best_of=3),
-    choice("options of nothing", "give either messages or a prompt", None, prompt=None),
-    choice("one option", "options has to", "options", options=["a"]),
-    choice("an option twice", "twice", None, options=["a", "a"]),
-    choice("an option of no text", "empty", None, options=["a", ""]),
     vectors("a talker for vectors", "generates text", "model", model="talker"),
     vectors("no texts", "input has to be", "input", input=[]),
     vectors("an unknown form", "encoding_format has to be", "encoding_format",

@@ -21,8 +21,8 @@ TURNS = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ye
 
 @pytest.fixture
 def chatty(tiny_bundle, tmp_path):
-    """A bundle with a chat template, and without tables."""
-    return Bundle.open(chatty_copy(tiny_bundle("llama", kv="state")[1].path, tmp_path))
+    """A bundle with a chat template, and without tables, which other tests add to theirs."""
+    return Bundle.open(chatty_copy(tiny_bundle("llama", prefill=24)[1].path, tmp_path))
 
 
 def test_the_command_adds_both_under_a_new_seal(chatty):

@@ -49,6 +49,24 @@ def test_rows_up_to_a_states_end_are_written(tmp_path, rows, begin, end, in_plac
 
 
 @pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize("last", ["s", "t"])
+def test_an_update_in_place_is_written_once_more(tmp_path, last, optimize):
+    """What random programs found: to another state, or to its own, which was replaced since."""
+    at = {"begin": const([2]), "end": const([4])}
+    operations = [
+        op("read_state", {"r": X}, input="s"),
+        op("slice_update", {"u": X}, x="r", update=const([7.0, 8.0]), **at),
+        op("write_state", {}, input="s", data="u"),
+        op("write_state", {}, input="s", data="x"),
+        op("write_state", {}, input=last, data="u"),
+        op("read_state", {"y": X}, input=last),
+    ]
+    path = write(tmp_path / "p", operations, inputs={"x": X, "s": STATE, "t": STATE})
+    found = run(path, {"x": np.ones(SIZE, np.float32)}, optimize)
+    np.testing.assert_array_equal(found["y"], [0, 0, 7, 8])
+
+
+@pytest.mark.parametrize("optimize", [True, False])
 def test_a_constant_that_becomes_a_state_is_not_written_with_it(tmp_path, optimize):
     """What random programs found, see `_inline.py`: a view of it goes out, call after call."""
     at = {"begin": const([2]), "end": const([4])}

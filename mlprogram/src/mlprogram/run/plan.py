@@ -142,6 +142,7 @@ class Planner:
         self.constants = Constants(function, lift, shared, self.failures.preparing)
         self.origin = origins(function)
         self.in_place = {} if without is None else in_place_writes(function, self.origin)
+        self.updated: dict[str, str] = {}  # state -> its update in place, until that is written
         given = (INLINE, *function.inputs, *function.states, *self.constants.named)
         self.lasting = {self.origin[name] for name in (*given, *self.in_place)}
         self.known = {*function.inputs}
@@ -205,11 +206,12 @@ class Planner:
             step.state = operation.inputs["input"][0]
         elif operation.type == "write_state":
             (step.state,), (data,) = operation.inputs["input"], operation.inputs["data"]
-            if isinstance(data, Constant) or data not in self.in_place:
+            if self.updated.pop(step.state, None) != data:
                 step.stored = self.result(data)
         elif operation.outputs and operation.outputs[0][0] in self.in_place:
-            step.state = self.in_place[operation.outputs[0][0]]
-            step.arguments = self.arguments(operation)
+            name = operation.outputs[0][0]
+            step.state, step.arguments = self.in_place[name], self.arguments(operation)
+            self.updated[step.state] = name
         elif operation.type in ("cond", "while_loop"):
             key = "pred" if operation.type == "cond" else "loop_vars"
             step.arguments = [self.argument(key, operation.inputs[key])]
