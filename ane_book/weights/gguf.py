@@ -17,6 +17,7 @@ from typing import Any
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.models import find, find_gguf
+from ane_book.models.base.architecture import Checkpoint
 from ane_book.rope import WIDEST
 from ane_book.weights.gguf_header import GGUFTensor, map_file, read_header
 from ane_book.weights.source import (
@@ -53,7 +54,7 @@ FIELDS = {
 }
 
 MOST_EXPERTS = 2048
-LAYERS = "model.layers"  # with which names of layers begin in `transformers`, of all with a GGUF
+LAYERS = Checkpoint.layers  # with which names of layers begin, of all families with a GGUF
 BLOCKS_AT_ONCE = 2048  # 65,536 weights of Q4 or Q8: temporaries stay in the second cache
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import sys
 import tempfile
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 from _converted import CASES, convert
 from _long import long_but
 from ane_book.conversion.target import key

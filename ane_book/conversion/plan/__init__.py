@@ -131,9 +131,8 @@ class Plan:
     def adapter_bytes(self) -> int:
         """Bytes of a LoRA adapter in its slots, fp16, which every call of the layers takes as
         inputs; 0 without slots."""
-        if not (R := self.recipe.lora_slots):
-            return 0
-        return 2 * self.config.num_layers * sum(map(prod, slot_shapes(self.config, R).values()))
+        slots = slot_shapes(self.config, self.recipe.lora_slots).values()
+        return 2 * self.config.num_layers * sum(map(prod, slots))
 
     @cached_property
     def wired(self) -> WiredBytes:

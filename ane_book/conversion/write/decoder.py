@@ -46,8 +46,8 @@ def lower_blocks(
         "first": "hidden_out" if signatures.kept else "first",
         "last": "logits" if tagger else "hidden_out",
     }
-    shapes = slot_shapes(config, recipe.lora_slots) if recipe.lora_slots else {}
-    slots = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
+    shapes = slot_shapes(config, recipe.lora_slots).items()
+    slots = {name: torch.zeros(1, *shape) for name, shape in shapes}
     for name, call in (calls or recipe.calls).items():
         pieces[name] = lowered = Pieces(call)
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, call.tokens)}

@@ -48,7 +48,7 @@ class Frame:
         self.own: dict[int, dict[str, str]] = {layer: {} for layer in layers}
         self._add_inputs(hidden or self._input("hidden", Columns(config.hidden_size).shape(call)))
         self._share_stores()
-        shapes = slot_shapes(config, recipe.lora_slots) if recipe.lora_slots else {}
+        shapes = slot_shapes(config, recipe.lora_slots)
         if own := self.signatures[layers.start].own:
             shapes = {PER_LAYER: own.shape(call)[1:]} | shapes
         for name, shape in shapes.items():

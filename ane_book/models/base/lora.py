@@ -53,9 +53,10 @@ def slot_rows(config: ModelConfig) -> dict[str, list[int]]:
 
 
 def slot_shapes(config: ModelConfig, R: int) -> dict[str, Shape]:
-    """The shapes of a layer's A and B by their inputs' names, in order: `qkv_a`, `qkv_b`, ..."""
+    """The shapes of a layer's A and B by their inputs' names, in order: `qkv_a`, `qkv_b`, ...;
+    {} for rank 0, of any model."""
     shapes: dict[str, Shape] = {}
-    for slot, parts in targets(config).items():
+    for slot, parts in (targets(config) if R else {}).items():
         outputs, inputs = sum(part.shape[0] for part in parts), parts[0].shape[1]
         shapes |= {f"{slot}_a": (len(parts) * R, 1, inputs), f"{slot}_b": (outputs, 1, R)}
     return shapes
