@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.layout import Tail
-from ane_book.models.base.alternating import SLIDING, Local
 from ane_book.models.base.architecture import FULL, Architecture, Checkpoint, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Real, Width
 from ane_book.models.base.dense import (
@@ -38,7 +37,10 @@ if TYPE_CHECKING:
 
 
 FIRST = "_first"
+SLIDING = "sliding"
 KINDS = {"hybrid": FULL, "hybrid_sliding": SLIDING}  # in config.json -> kind of block
+#: Kind of block -> the host's rotary tables and mask.
+INPUTS = {FULL: ("rope", "mask"), SLIDING: ("rope_local", "mask_local")}
 #: The `rope_parameters` that `transformers` assumes if config.json has none.
 DEFAULT = {
     "hybrid": {"rope_theta": 5e6, "partial_rotary_factor": 0.5},
@@ -147,7 +149,7 @@ class Zaya(Architecture):
         """A block keeps queries and keys before their convolutions too, and the values for the next
         token; it passes its router's state on."""
         _, _, Q, KV = config.widths
-        table, mask = Local.inputs[kind.removesuffix(FIRST)]
+        table, mask = INPUTS[kind.removesuffix(FIRST)]
         own, router = attention(config, table, mask), {"router": config.router_size}
         tail = Tail(Q + KV + KV // 2, config.tail_width)
         return replace(

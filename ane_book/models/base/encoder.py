@@ -9,7 +9,7 @@ References: Apple, "Deploying Transformers on the Apple Neural Engine" (2022): C
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ane_book.models.base.layers import Attention, RMSNorm, projection, rotate
+from ane_book.models.base.layers import RMSNorm, projection, rotate
 from ane_book.models.base.sentence import DenseLayer
 import torch
 from torch import Tensor, nn
@@ -67,32 +67,6 @@ class EncoderBlock(nn.Module):
         q, k, v = rows.chunk(3, dim=1)  # 3 x (1, H, T, D); the scale 1/sqrt(D) is in q's weights
         weights = F.softmax(q @ k.transpose(2, 3) + mask, dim=3)  # (1, H, T, T)
         return self.out((weights @ v).transpose(2, 3).reshape(1, C, 1, T))
-
-
-class TextBlock(nn.Module):
-    """A decoder's block over the tokens of one call alone: it takes no cache and returns none.
-
-    It has the modules of a `DecoderBlock`, under their names.
-    """
-
-    attention: Attention
-    before_attention: nn.Module
-    after_attention: nn.Module
-    feed_forward: nn.Module
-    before_feed_forward: nn.Module
-    after_feed_forward: nn.Module
-
-    def __init__(self, block: nn.Module):
-        super().__init__()
-        for name, module in block.named_children():
-            self.add_module(name, module)
-
-    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
-        """hidden (1, C, 1, T), tables (1, 1, T, D), mask (1, 1, T, T) -> hidden."""
-        y = self.attention.among(self.before_attention(hidden), cos, sin, mask)
-        hidden = hidden + self.after_attention(y)
-        y = self.feed_forward(self.before_feed_forward(hidden))
-        return hidden + self.after_feed_forward(y)
 
 
 class SinkAttention(nn.Module):

@@ -12,10 +12,10 @@ from ane_book.models.base.layers import (
     DecoderBlock,
     NormThenRotate,
     RMSNorm,
-    gelu_tanh,
     projection,
     rms_normalize,
 )
+from ane_families.layers import gelu_tanh
 import torch
 from torch import Tensor, nn
 

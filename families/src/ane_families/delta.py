@@ -34,8 +34,9 @@ modeling_qwen3_5.py.
 
 import warnings
 
-from ane_book.models.base.convolved import CausalConvolution
-from ane_book.models.base.layers import Attention, in_half, projection, rms_normalize
+from ane_book.models.base.layers import Attention, projection, rms_normalize
+from ane_families.convolved import CausalConvolution
+from ane_families.layers import in_half
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F

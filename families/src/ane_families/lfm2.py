@@ -122,7 +122,7 @@ class Lfm2(Dense[Lfm2Config]):
         if kind != CONVOLVED:
             return super().block(config, kind)
         from ane_book.models.base import layers
-        from ane_book.models.base.convolved import GatedConvolution, OperatorBlock
+        from ane_families.convolved import GatedConvolution, OperatorBlock
 
         C, eps = config.hidden_size, config.rms_norm_eps
         return OperatorBlock(

@@ -144,8 +144,9 @@ class Qwen3_5(Dense[Qwen3_5Config]):
         return BlockSignature({"real": Columns(1)}, keeps=keeps)
 
     def block(self, config: Qwen3_5Config, kind: str = FULL) -> "DecoderBlock":
-        from ane_book.models.base import delta, layers
-        from ane_book.models.base.convolved import OperatorBlock
+        from ane_book.models.base import layers
+        from ane_families import delta
+        from ane_families.convolved import OperatorBlock
 
         C, eps = config.hidden_size, config.rms_norm_eps
         operator: nn.Module = delta.GatedAttention(config, layers.NormThenRotate(config))

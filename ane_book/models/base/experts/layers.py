@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ane_book.host import MASKED
 from ane_book.models.base.experts import Experts
-from ane_book.models.base.layers import DecoderBlock, in_half, projection
+from ane_book.models.base.layers import projection
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
@@ -48,47 +48,6 @@ class TopGates(nn.Module):
         """scores (1, E, 1, T) -> gates (1, E, 1, T); each token's add up to 1."""
         hidden = torch.full((1, scores.shape[1], 1, 1), MASKED, dtype=scores.dtype)
         return F.softmax(torch.where(chosen(scores, self.k), scores, hidden), dim=1)
-
-
-class SoftmaxRouter(nn.Module):
-    """Gates of the k experts with the largest scores: their shares of a softmax, over these k where
-    `normed`, else over all experts."""
-
-    def __init__(self, C: int, experts: int, k: int, normed: bool):
-        super().__init__()
-        self.scores, self.k, self.normed = projection(C, experts), k, normed
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x (1, C, 1, T) -> gates (1, E, 1, T)."""
-        scores = self.scores(x)
-        if self.normed:
-            return TopGates(self.k)(scores)
-        return of_chosen(F.softmax(scores, dim=1), chosen(scores, self.k))
-
-
-class SigmoidRouter(nn.Module):
-    """Gates that are sigmoids of the scores, for the k experts that are chosen by gate plus bias.
-
-    A bias balances the experts' load and is no part of the gate. normed: each token's gates are
-    divided by their sum. scale: what all are multiplied by then.
-    """
-
-    def __init__(
-        self, C: int, experts: int, k: int, normed: bool, *, biased: bool, scale: float = 1.0
-    ):
-        super().__init__()
-        self.scores, self.k, self.normed = projection(C, experts), k, normed
-        self.balance = nn.Parameter(torch.zeros(1, experts, 1, 1)) if biased else None
-        self.scale = in_half(scale)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x (1, C, 1, T) -> gates (1, E, 1, T)."""
-        shares = torch.sigmoid(self.scores(x))
-        by = shares if self.balance is None else shares + self.balance
-        gates = of_chosen(shares, chosen(by, self.k))
-        if self.normed:
-            gates = gates / (gates.sum(dim=1, keepdim=True) + 1e-6)
-        return gates if self.scale == 1.0 else gates * self.scale
 
 
 def of_chosen(gates: Tensor, taken: Tensor) -> Tensor:
@@ -152,25 +111,3 @@ class Mixture(nn.Module):
             said = group(x, part)
             y = y + said
         return y
-
-
-class MixtureBlock(nn.Module):
-    """A layer of a dense decoder whose feed-forward is a mixture of experts instead.
-
-    dense: that layer, of which attention, or what stands in its place, and the norms before both
-    parts are taken. router: maps x (1, C, 1, T) to gates (1, E, 1, T).
-    """
-
-    def __init__(self, dense: DecoderBlock, router: nn.Module, mixture: nn.Module):
-        super().__init__()
-        self.before_attention, self.attention = dense.before_attention, dense.attention
-        self.before_feed_forward = dense.before_feed_forward
-        self.router, self.mixture = router, mixture
-
-    def forward(self, hidden, *given):
-        """hidden (1,C,1,T), what attention takes beside it -> hidden, what it returns beside what
-        it adds."""
-        y, *new = self.attention(self.before_attention(hidden), *given)
-        hidden = hidden + y
-        x = self.before_feed_forward(hidden)
-        return hidden + self.mixture(x, self.router(x)), *new
