@@ -77,7 +77,7 @@ FLOORS = {
         "__main__",
     ],
     "ane_families": [
-        "layers",
+        "layers tensors",
         "alternating borrowing convolved embedders sparse",
         "delta",
         "gemma3 gemma4 glm4 granite lfm2 ministral ministral3 modernbert olmo2 qwen3_5",

@@ -38,25 +38,14 @@ class TensorSpec:
     plus: float = 0.0  # add to it: some norms multiply by 1 + weight
     pairs: int = 0  # D where a head's rotary pairs are rows 2i and 2i + 1 (ours: i and i + R/2)
     rotated: int = 0  # R with `pairs`, if it is not D
-    half: tuple[int, int] | None = None  # (D, i): take part i of every 2 D rows, D rows
-    tap: int | None = None  # take this one of a depthwise convolution, (channels, 1, taps)
 
     @property
     def given(self) -> Shape:
         """The shape of the array that `rows` returns."""
-        if self.tap is not None:
-            return self.shape[:1]
-        if self.half is not None:
-            return self.shape[0] // 2, *self.shape[1:]
         return self.repeat * self.shape[0], *self.shape[1:]
 
     def rows(self, array: np.ndarray) -> np.ndarray:
         """Convert the checkpoint's array to our parameter's rows: float32 holding fp16 values."""
-        if self.tap is not None:
-            return np.ascontiguousarray(array[:, 0, self.tap])
-        if self.half is not None:
-            D, part = self.half
-            return array.reshape(-1, 2, D, *array.shape[1:])[:, part].reshape(self.given)
         if self.pairs:
             array = halves(array, self.pairs, self.rotated)
         if (self.times, self.plus) != (1.0, 0.0):

@@ -2,6 +2,7 @@
 
     layers.py        layers that only these families have (torch)
     alternating.py   decoders with several kinds of layer: sliding window, no rotation
+    tensors.py       tensors of a checkpoint of which a parameter has a part
     sparse.py        mixtures of experts in place of some layers' feed-forward
     embedders.py     encoders of texts that are made of a decoder's layers
     delta.py         gated DeltaNets, which keep a memory in place of a cache (torch)

@@ -23,6 +23,7 @@ from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import Dense, head_norms, layer_types, plain_rope
 from ane_book.models.base.signature import BlockSignature
+from ane_families.tensors import Tap
 from pydantic import Field
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _feed_forward(fields: dict, size: int) -> int:
 def _convolution(config: Lfm2Config) -> Parameters:
     C, K = config.hidden_size, config.taps
     taps = {
-        f"attention.convolution.taps.{i}": (TensorSpec("conv.conv.weight", (C, 1, K), tap=i),)
+        f"attention.convolution.taps.{i}": (Tap("conv.conv.weight", (C, 1, K), number=i),)
         for i in range(K)
     }
     return {
