@@ -132,13 +132,14 @@ class PrivacyFilter(Architecture):
     def block(self, config: PrivacyFilterConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base.encoder import SinkAttention, SparseBlock
         from ane_book.models.base.experts.layers import Mixture, TopGates
-        from ane_book.models.base.layers import ClampedSwiGLU, projection
+        from ane_book.models.base.layers import ClampedSwiGLU
+        from ane_book.models.base.projection import Projection
 
         C, H, K, D = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim
         activation = ClampedSwiGLU(config.swiglu_alpha, config.swiglu_limit)
         return SparseBlock(
             SinkAttention(C, H, K, D, bias=True),
-            projection(C, config.num_experts, bias=True),
+            Projection(C, config.num_experts, bias=True),
             TopGates(config.experts_per_token),
             Mixture(self.experts(config), activation),
             config.rms_norm_eps,

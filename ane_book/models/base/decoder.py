@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ane_book.layout import PER_LAYER
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.layers import projection
+from ane_book.models.base.projection import Projection
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ class Head(nn.Module):
         super().__init__()
         ends = find(config.architecture).ends(config)
         self.norm, self.bound = ends["norm"], ends.get("bound", nn.Identity())
-        self.parts = nn.ModuleList(projection(config.hidden_size, rows) for rows in splits)
+        self.parts = nn.ModuleList(Projection(config.hidden_size, rows) for rows in splits)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """hidden (1, C, 1, T) -> the logits (1, V_i, 1, T) of each part."""

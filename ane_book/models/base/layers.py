@@ -17,7 +17,7 @@ from collections.abc import Callable
 from ane_book.layout import Form
 from ane_book.models.base import apple
 from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.projection import projection
+from ane_book.models.base.projection import Projection
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
@@ -142,9 +142,9 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.kv_heads, self.dim = config.num_heads, config.num_kv_heads, config.head_dim
         C, _, Q, KV = config.widths
-        self.qkv = qkv or projection(C, Q + 2 * KV, bias)
+        self.qkv = qkv or Projection(C, Q + 2 * KV, bias)
         self.prepare = prepare
-        self.out: nn.Module = projection(Q, C)
+        self.out: nn.Module = Projection(Q, C)
 
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
@@ -216,8 +216,8 @@ class FeedForward(nn.Module):
     def __init__(self, config: DecoderConfig, activation: Callable[[Tensor], Tensor] = F.silu):
         super().__init__()
         C, F_ = config.hidden_size, config.intermediate_size
-        self.gate_up = projection(C, 2 * F_)
-        self.down = projection(F_, C)
+        self.gate_up = Projection(C, 2 * F_)
+        self.down = Projection(F_, C)
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:

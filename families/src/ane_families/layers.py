@@ -8,7 +8,6 @@ from ane_book.models.base.layers import (
     Attention,
     DecoderBlock,
     RMSNorm,
-    projection,
     rms_normalize,
 )
 from ane_book.models.base.projection import Projection
@@ -124,7 +123,7 @@ class SoftmaxRouter(nn.Module):
 
     def __init__(self, C: int, experts: int, k: int, normed: bool):
         super().__init__()
-        self.scores, self.k, self.normed = projection(C, experts), k, normed
+        self.scores, self.k, self.normed = Projection(C, experts), k, normed
 
     def forward(self, x: Tensor) -> Tensor:
         """x (1, C, 1, T) -> gates (1, E, 1, T)."""
@@ -145,7 +144,7 @@ class SigmoidRouter(nn.Module):
         self, C: int, experts: int, k: int, normed: bool, *, biased: bool, scale: float = 1.0
     ):
         super().__init__()
-        self.scores, self.k, self.normed = projection(C, experts), k, normed
+        self.scores, self.k, self.normed = Projection(C, experts), k, normed
         self.balance = nn.Parameter(torch.zeros(1, experts, 1, 1)) if biased else None
         self.scale = in_half(scale)
 

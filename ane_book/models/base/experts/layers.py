@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ane_book.host import MASKED
 from ane_book.models.base.experts import Experts
-from ane_book.models.base.layers import projection
+from ane_book.models.base.projection import Projection
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
@@ -71,8 +71,8 @@ class ExpertGroup(nn.Module):
     ):
         super().__init__()
         self.n, self.width, self.activation, self.apart = n, width, activation, apart
-        self.gate_up = projection(C, 2 * n * width, biases)
-        self.down = projection(n * width, C, biases and apart)
+        self.gate_up = Projection(C, 2 * n * width, biases)
+        self.down = Projection(n * width, C, biases and apart)
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         """x (1, C, 1, T), gates (1, n, 1, T) -> (1, C, 1, T)."""
@@ -96,7 +96,7 @@ class Mixture(nn.Module):
         self.groups = nn.ModuleList(
             ExpertGroup(C, width, n, activation, biases, apart) for n in self.sizes
         )
-        self.bias = projection(experts.count, C) if biases and not apart else None
+        self.bias = Projection(experts.count, C) if biases and not apart else None
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         """x (1, C, 1, T), gates (1, E, 1, T) -> (1, C, 1, T)."""
