@@ -91,13 +91,8 @@ def head_weights(
     matrix = outer.get("head", outer["embedding"])
     parts = torch.from_numpy(read(matrix.name))[:, :, None, None].split(list(splits))
     weights = {f"parts.{i}.weight": part for i, part in enumerate(parts)}
-    return {"norm.weight": norm_weight(config, read)} | weights
-
-
-def norm_weight(config: DecoderConfig, read: Callable[[str], np.ndarray]) -> Tensor:
-    """The parameter of the final norm, (1, C, 1, 1)."""
-    norm = find(config.architecture).outer(config)["norm"]
-    return torch.from_numpy(norm.rows(read(norm.name))).view(1, -1, 1, 1)
+    norm = outer["norm"].rows(read(outer["norm"].name))
+    return {"norm.weight": torch.from_numpy(norm).view(1, -1, 1, 1)} | weights
 
 
 def end_weights(config, end: str, read: Callable[[str], np.ndarray]) -> dict[str, Tensor]:

@@ -77,17 +77,13 @@ class TextEncoder(Architecture):
     """What architectures with a `SentenceConfig` add: a module for pooled columns."""
 
     def ends(self, config) -> "dict[str, nn.Module]":
-        pooled = self.pooled(config)
-        return super().ends(config) | ({"pooled": pooled} if pooled else {})
-
-    def pooled(self, config) -> "nn.Module | None":
-        """The module for pooled columns, or None."""
         from ane_book.models.base.encoder import DenseLayers
 
-        return DenseLayers(config.dense) if config.dense else None
+        pooled = {"pooled": DenseLayers(config.dense)} if config.dense else {}
+        return super().ends(config) | pooled
 
     def pooled_tensors(self, config: SentenceConfig) -> dict[str, TensorSpec]:
-        """The part of `outer` that is of `pooled`."""
+        """The part of `outer` that is of the module for pooled columns."""
         found = {}
         for i, layer in enumerate(config.dense):
             name, shape = f"pooled.layers.{i}", (layer.outputs, layer.inputs)
