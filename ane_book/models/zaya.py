@@ -17,15 +17,8 @@ from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.layout import Tail
 from ane_book.models.base.architecture import FULL, Architecture, Checkpoint, Parameters, TensorSpec
-from ane_book.models.base.config import DecoderConfig, Real, Width
-from ane_book.models.base.dense import (
-    layer_types,
-    outer_tensors,
-    plain_rope,
-    rope_type,
-    sizes,
-    tied_names,
-)
+from ane_book.models.base.config import DecoderConfig, Real, Width, rope_type
+from ane_book.models.base.dense import layer_types, outer_tensors, sizes, tied_names
 from ane_book.models.base.experts import Experts
 from ane_book.models.base.signature import BlockSignature, attention
 from ane_book.options import Strategy
@@ -90,27 +83,24 @@ class Zaya(Architecture):
 
     # --- config.json
 
-    def config(self, fields: dict) -> ZayaConfig:
-        fields = plain_rope(fields)
-        self.refuse(fields)
+    def read(self, fields: dict) -> dict:
         types = layer_types(fields, KINDS, lambda i: "hybrid")
         rope = self._rope(fields, set(types))
         (partial,) = {own.get("partial_rotary_factor", 1.0) for own in rope.values()}
         thetas = {name: own["rope_theta"] for name, own in (DEFAULT | rope).items()}
-        return ZayaConfig(
-            **sizes(fields | {"intermediate_size": fields["moe_intermediate_size"]}),
-            architecture=self.model_type,
-            rms_norm_eps=fields["rms_norm_eps"],
-            rope_theta=thetas["hybrid"],
-            partial_rotary_factor=partial,
-            rope_local_theta=thetas["hybrid_sliding"],
-            sliding_window=fields.get("sliding_window"),
-            tied_embeddings=fields.get("tie_word_embeddings", True) or False,
-            layer_types=tuple(KINDS[name] for name in types),
-            num_experts=fields["num_experts"],
-            router_size=fields["router_hidden_size"],
-            taps=(fields["cca_time0"], fields["cca_time1"]),
-        )
+        return sizes(fields | {"intermediate_size": fields["moe_intermediate_size"]}) | {
+            "architecture": self.name,
+            "rms_norm_eps": fields["rms_norm_eps"],
+            "rope_theta": thetas["hybrid"],
+            "partial_rotary_factor": partial,
+            "rope_local_theta": thetas["hybrid_sliding"],
+            "sliding_window": fields.get("sliding_window"),
+            "tied_embeddings": fields.get("tie_word_embeddings", True) or False,
+            "layer_types": [KINDS[name] for name in types],
+            "num_experts": fields["num_experts"],
+            "router_size": fields["router_hidden_size"],
+            "taps": (fields["cca_time0"], fields["cca_time1"]),
+        }
 
     def _rope(self, fields: dict, types: set[str]) -> dict[str, dict[str, float]]:
         """The `rope_parameters` of each type of layer in `types`."""

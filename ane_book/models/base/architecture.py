@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.config import ModelConfig
+from ane_book.models.base.config import ModelConfig, plain_rope
 from ane_book.models.base.signature import BlockSignature, Signatures, attention
 import numpy as np
 
@@ -118,22 +118,24 @@ class Architecture(ABC):
 
     # --- config.json
 
-    @abstractmethod
     def config(self, fields: dict) -> Any:
         """Parse the fields of a Hugging Face `config.json`.
 
         Raises UnsupportedModel for a value that this library does not support. A missing or
         invalid field raises KeyError, ValidationError or an arithmetic error.
         """
-
-    def refuse(self, fields: dict) -> None:
-        """Raise UnsupportedModel if a field has another value than `fixed` says."""
+        fields = plain_rope(fields)
         for name, value in self.fixed.items():
             if fields.get(name) is not None and fields[name] != value:
                 raise UnsupportedModel(
                     f"config.json: {name} = {fields[name]!r} is not supported for "
                     f"{self.model_type} models"
                 )
+        return self.Config(**self.read(fields))
+
+    @abstractmethod
+    def read(self, fields: dict) -> dict:
+        """Translate the fields of a `config.json`, after `plain_rope`, to those of `Config`."""
 
     # --- blocks, and what the host gives them
 

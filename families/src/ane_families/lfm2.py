@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from ane_book.layout import Tail
 from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.dense import Dense, head_norms, layer_types, plain_rope
+from ane_book.models.base.dense import Dense, head_norms, layer_types
 from ane_book.models.base.signature import BlockSignature
 from ane_families.tensors import Tap
 from pydantic import Field
@@ -91,7 +91,6 @@ class Lfm2(Dense[Lfm2Config]):
     # --- config.json
 
     def config(self, fields: dict) -> DecoderConfig:
-        fields = plain_rope(fields)
         size = fields.get("block_ff_dim") or fields["intermediate_size"]
         return super().config(fields | {"intermediate_size": _feed_forward(fields, size)})
 

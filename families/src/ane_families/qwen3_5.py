@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.layout import MEMORY, Kept, Recurrent, Tail
 from ane_book.models.base.architecture import FULL, GGUF, Checkpoint, Parameters, TensorSpec
-from ane_book.models.base.config import DecoderConfig, Width
-from ane_book.models.base.dense import OUTER, Dense, head_norms, layer_types, plain_rope
+from ane_book.models.base.config import DecoderConfig, Width, plain_rope
+from ane_book.models.base.dense import OUTER, Dense, head_norms, layer_types
 from ane_book.models.base.signature import BlockSignature, Columns
 from ane_book.models.qwen3 import NORMED
 from ane_families.tensors import Half, Tap
