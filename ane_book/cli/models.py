@@ -27,7 +27,7 @@ def models_command(as_json: AsJson = False) -> None:
         return "\n\n".join([head, *(f"{m.name}\n{table(m.facts(), indent=2)}" for m in known)])
 
     dump = TypeAdapter(ReferenceModel).dump_python  # where it lies on this machine is no fact of it
-    facts = [dump(m, mode="json", exclude={"folder"}) | {"task": m.task} for m in known]
+    facts = [dump(m, mode="json", exclude={"folder"}) for m in known]
     show(lambda: facts, text, as_json)
 
 

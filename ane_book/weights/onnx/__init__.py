@@ -22,7 +22,7 @@ import math
 from pathlib import Path
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
-from ane_book.models import ARCHITECTURES, find
+from ane_book.models import architectures, find
 from ane_book.models.base.config import DecoderConfig
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
 from ane_book.weights.onnx.mask import check_mask
@@ -69,7 +69,7 @@ def is_bundle(path: Path) -> bool:
     if path.parent.name == "onnx" and not config.exists():
         config = path.parent.with_name("config.json")
     kind = _of_text(read_json(config)).get("model_type") if config.exists() else None
-    known = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    known = architectures().get(kind) if isinstance(kind, str) else None
     return known is not None and known.task == "text-generation"
 
 

@@ -43,9 +43,10 @@ class Olmo2(Dense[DecoderConfig]):
 
     def block(self, config: DecoderConfig, kind: str = FULL) -> "DecoderBlock":
         from ane_book.models.base import layers
+        from ane_families.layers import NormedProjection
 
         C, _, Q, KV = config.widths
-        qkv = layers.NormedProjection(C, (Q, KV), KV, config.rms_norm_eps)
+        qkv = NormedProjection(C, (Q, KV), KV, config.rms_norm_eps)
         return layers.DecoderBlock(
             layers.Attention(config, layers.Rotate(config), qkv=qkv),
             layers.FeedForward(config),

@@ -18,8 +18,8 @@ from typing import ClassVar, TypeVar
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.models.base.architecture import FULL
-from ane_book.models.base.config import Count, DecoderConfig, Real
-from ane_book.models.base.dense import Dense, layer_types, rope_type
+from ane_book.models.base.config import Count, DecoderConfig, Real, rope_type
+from ane_book.models.base.dense import Dense, layer_types
 from ane_book.models.base.signature import BlockSignature, attention
 from ane_book.rope import Rotary
 from pydantic import model_validator

@@ -3,14 +3,14 @@
 A context extension (YaRN) is of the full layers alone: sliding layers rotate as they were trained.
 
 References: Olmo 3 (arXiv 2512.13961); `transformers`, modeling_olmo3.py; llama.cpp, which has it as
-"olmo2" with a sliding window (`ane_book.models.olmo2`).
+"olmo2" with a sliding window (`ane_families.olmo2`).
 """
 
 from typing import TYPE_CHECKING
 
-from ane_book.models.base.alternating import TYPES, Local, LocalConfig, read_kinds
 from ane_book.models.base.architecture import FULL, Parameters
-from ane_book.models.olmo2 import Olmo2
+from ane_families.alternating import TYPES, Local, LocalConfig, read_kinds
+from ane_families.olmo2 import Olmo2
 
 if TYPE_CHECKING:
     from ane_book.models.base.layers import DecoderBlock

@@ -9,7 +9,8 @@ Letters: see `ane_book.models.base`; here also K taps.
 References: LFM2 technical report (arXiv 2511.23404); `transformers`, modeling_lfm2.py.
 """
 
-from ane_book.models.base.layers import DecoderBlock, projection
+from ane_book.models.base.layers import DecoderBlock
+from ane_book.models.base.projection import Projection
 import torch
 from torch import Tensor, nn
 
@@ -35,9 +36,9 @@ class GatedConvolution(nn.Module):
 
     def __init__(self, channels: int, taps: int):
         super().__init__()
-        self.inward = projection(channels, 3 * channels)
+        self.inward = Projection(channels, 3 * channels)
         self.convolution = CausalConvolution(channels, taps)
-        self.out = projection(channels, channels)
+        self.out = Projection(channels, channels)
 
     def forward(self, x: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
         """x (1,C,1,T), tail (1,C,1,K-1) -> y (1,C,1,T), the tail's new columns (1,C,1,T)."""

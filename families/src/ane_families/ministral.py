@@ -3,7 +3,7 @@
 References: Ministral 8B (Mistral AI, 2024); `transformers`, modeling_ministral.py.
 """
 
-from ane_book.models.base.alternating import TYPES, Alternating, AlternatingConfig, read_kinds
+from ane_families.alternating import TYPES, Alternating, AlternatingConfig, read_kinds
 
 
 class Ministral(Alternating[AlternatingConfig]):

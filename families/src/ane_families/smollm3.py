@@ -5,10 +5,10 @@ References: SmolLM3 (Hugging Face, 2025); NoPE, Yang et al. 2025 (arXiv 2501.187
 """
 
 from ane_book.errors import UnsupportedModel
-from ane_book.models.base.alternating import UNROTATED, Alternating, AlternatingConfig
 from ane_book.models.base.architecture import FULL, GGUF
 from ane_book.models.base.dense import NAMES, OUTER, layer_types
 from ane_book.models.llama import unpermuted
+from ane_families.alternating import UNROTATED, Alternating, AlternatingConfig
 
 
 class SmolLM3(Alternating[AlternatingConfig]):

@@ -12,10 +12,10 @@ from ane_book.models.base.layers import (
     DecoderBlock,
     NormThenRotate,
     RMSNorm,
-    gelu_tanh,
-    projection,
     rms_normalize,
 )
+from ane_book.models.base.projection import Projection
+from ane_families.layers import gelu_tanh
 import torch
 from torch import Tensor, nn
 
@@ -45,7 +45,7 @@ class Borrowing(Attention):
 
     def __init__(self, config: DecoderConfig):
         C, _, Q, _ = config.widths
-        super().__init__(config, NormThenRotate(config, config.num_heads), projection(C, Q))
+        super().__init__(config, NormThenRotate(config, config.num_heads), Projection(C, Q))
 
     def forward(  # type: ignore[override]
         self,
@@ -75,7 +75,7 @@ class Gate(nn.Module):
 
     def __init__(self, C: int, P: int, eps: float):
         super().__init__()
-        self.down, self.up = projection(C, P), projection(P, C)
+        self.down, self.up = Projection(C, P), Projection(P, C)
         self.norm = RMSNorm(C, eps)
 
     def forward(self, x: Tensor, own: Tensor) -> Tensor:

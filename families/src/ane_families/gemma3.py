@@ -13,11 +13,11 @@ import math
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from ane_book.host import Host
-from ane_book.models.base.alternating import TYPES, Local, LocalConfig, read_kinds
 from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, head_norms
 from ane_book.rope import Factor, Rotary
+from ane_families.alternating import TYPES, Local, LocalConfig, read_kinds
 import numpy as np
 
 if TYPE_CHECKING:
@@ -88,13 +88,14 @@ class Gemma3(Local[OwnGemma3]):
 
     def block(self, config: OwnGemma3, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base import layers
+        from ane_families.layers import gelu_tanh
 
         def norm() -> "nn.Module":
             return layers.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
         return layers.DecoderBlock(
             layers.Attention(config, layers.NormThenRotate(config)),
-            layers.FeedForward(config, layers.gelu_tanh),
+            layers.FeedForward(config, gelu_tanh),
             before_attention=norm(),
             after_attention=norm(),
             before_feed_forward=norm(),

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.sparse import DENSE, Sparse, SparseConfig, gguf_experts, sparse_fields
-from ane_book.models.lfm2 import OPERATORS, OUTSIDE, Lfm2, Lfm2Config, fields_of_gguf
+from ane_families.lfm2 import OPERATORS, OUTSIDE, Lfm2, Lfm2Config, fields_of_gguf
+from ane_families.sparse import DENSE, Sparse, SparseConfig, gguf_experts, sparse_fields
 from pydantic import Field
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Lfm2Moe(Sparse, Lfm2):
         return [i >= fields.get("num_dense_layers", 2) for i in range(layers)]
 
     def router(self, config: Lfm2MoeConfig) -> "nn.Module":
-        from ane_book.models.base.experts.layers import SigmoidRouter
+        from ane_families.layers import SigmoidRouter
 
         return SigmoidRouter(
             config.hidden_size,

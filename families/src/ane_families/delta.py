@@ -34,8 +34,10 @@ modeling_qwen3_5.py.
 
 import warnings
 
-from ane_book.models.base.convolved import CausalConvolution
-from ane_book.models.base.layers import Attention, in_half, projection, rms_normalize
+from ane_book.models.base.layers import Attention, rms_normalize
+from ane_book.models.base.projection import Projection
+from ane_families.convolved import CausalConvolution
+from ane_families.layers import in_half
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
@@ -61,7 +63,7 @@ class GatedAttention(Attention):
     def __init__(self, config, prepare: nn.Module):
         super().__init__(config, prepare)
         C, _, Q, _ = config.widths
-        self.gate, self.mixed = projection(C, Q), projection(Q, C)
+        self.gate, self.mixed = Projection(C, Q), Projection(Q, C)
         self.out: nn.Module = nn.Identity()
 
     def forward(self, x, cos, sin, mask, keys, values):
@@ -84,7 +86,7 @@ class GatedDelta(nn.Module):
         self.heads, self.key_heads, (self.Dk, self.Dv) = heads, key_heads, sizes
         self.keys, self.values = key_heads * self.Dk, heads * self.Dv
         # The projection's channels: queries, keys, values, gates, beta, what g is made of.
-        self.inward = projection(C, 2 * self.keys + 2 * self.values + 2 * heads)
+        self.inward = Projection(C, 2 * self.keys + 2 * self.values + 2 * heads)
         self.convolution = CausalConvolution(2 * self.keys + self.values, taps)
         self.dt_bias = nn.Parameter(torch.zeros(1, heads, 1, 1))
         self.a_log = nn.Parameter(torch.zeros(1, heads, 1, 1))
@@ -93,7 +95,7 @@ class GatedDelta(nn.Module):
         # What is read is `transformers`' own times this, which the norm undoes but for its eps.
         self.norm = HeadNorm(eps * (self.query_scale * self.Dk**1.5) ** 2)
         self.weight = nn.Parameter(torch.ones(1, self.Dv, 1, 1))
-        self.out = projection(self.values, C)
+        self.out = Projection(self.values, C)
 
     def forward(self, x: Tensor, real: Tensor, tail: Tensor, memory: Tensor) -> tuple[Tensor, ...]:
         """x (1,C,1,T), real (1,1,1,T), tail (1,2*K*Dk+H*Dv,1,taps-1), memory (1,H,Dv,Dk) -> y

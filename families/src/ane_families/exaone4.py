@@ -10,16 +10,16 @@ conversion/exaone.py.
 
 from typing import TYPE_CHECKING
 
-from ane_book.models.base.alternating import (
+from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
+from ane_book.models.base.dense import OUTER, head_norms
+from ane_families.alternating import (
     TYPES,
     UNROTATED,
     Alternating,
     AlternatingConfig,
     read_kinds,
 )
-from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
-from ane_book.models.base.dense import OUTER, head_norms
-from ane_book.models.olmo2 import Olmo2
+from ane_families.olmo2 import Olmo2
 
 if TYPE_CHECKING:
     from ane_book.models.base.layers import DecoderBlock

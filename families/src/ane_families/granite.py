@@ -63,14 +63,14 @@ class Granite(Dense[GraniteConfig]):
         )
 
     def block(self, config: GraniteConfig, kind: str = FULL) -> "nn.Module":
-        from ane_book.models.base.layers import Scale
+        from ane_families.layers import Scale
 
         block = super().block(config, kind)
         block.after_attention = block.after_feed_forward = Scale(config.residual_multiplier)
         return block
 
     def ends(self, config: GraniteConfig) -> "dict[str, nn.Module]":
-        from ane_book.models.base.layers import ScaledRMSNorm
+        from ane_families.layers import ScaledRMSNorm
 
         scale = 1 / config.logits_scaling
         return {"norm": ScaledRMSNorm(config.hidden_size, config.rms_norm_eps, scale)}

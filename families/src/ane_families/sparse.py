@@ -97,7 +97,8 @@ class Sparse(Dense[Any]):
         dense: Any = super().block(config, kind.removesuffix(DENSE))
         if kind.endswith(DENSE):
             return dense
-        from ane_book.models.base.experts.layers import Mixture, MixtureBlock, swiglu
+        from ane_book.models.base.experts.layers import Mixture, swiglu
+        from ane_families.layers import MixtureBlock
 
         return MixtureBlock(dense, self.router(config), Mixture(self.experts(config), swiglu))
 

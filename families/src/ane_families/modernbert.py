@@ -12,10 +12,10 @@ References: Warner et al. 2024 (arXiv 2412.13663); `transformers`, modeling_mode
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ane_book.models.base.alternating import TYPES, Local, LocalConfig, read_kinds
 from ane_book.models.base.architecture import FULL, Checkpoint, Parameters, Task, TensorSpec
 from ane_book.models.base.sentence import SentenceConfig, TextEncoder, read_sentences
 from ane_book.models.base.signature import BlockSignature
+from ane_families.alternating import TYPES, Local, LocalConfig, read_kinds
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,7 +66,8 @@ class ModernBert(TextEncoder, Local[ModernBertConfig]):
 
     def block(self, config: ModernBertConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base import layers
-        from ane_book.models.base.encoder import ACTIVATIONS, LayerNorm, TextBlock
+        from ane_book.models.base.encoder import ACTIVATIONS, LayerNorm
+        from ane_families.layers import TextBlock
 
         def norm() -> "nn.Module":
             return LayerNorm(config.hidden_size, config.norm_epsilon, bias=False)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.layout import MEMORY, Kept, Recurrent, Tail
 from ane_book.models.base.architecture import FULL, GGUF, Checkpoint, Parameters, TensorSpec
-from ane_book.models.base.config import DecoderConfig, Width
-from ane_book.models.base.dense import OUTER, Dense, head_norms, layer_types, plain_rope
+from ane_book.models.base.config import DecoderConfig, Width, plain_rope
+from ane_book.models.base.dense import OUTER, Dense, head_norms, layer_types
 from ane_book.models.base.signature import BlockSignature, Columns
 from ane_book.models.qwen3 import NORMED
+from ane_families.tensors import Half, Tap
 import numpy as np
 from pydantic import Field, model_validator
 
@@ -144,8 +145,9 @@ class Qwen3_5(Dense[Qwen3_5Config]):
         return BlockSignature({"real": Columns(1)}, keeps=keeps)
 
     def block(self, config: Qwen3_5Config, kind: str = FULL) -> "DecoderBlock":
-        from ane_book.models.base import delta, layers
-        from ane_book.models.base.convolved import OperatorBlock
+        from ane_book.models.base import layers
+        from ane_families import delta
+        from ane_families.convolved import OperatorBlock
 
         C, eps = config.hidden_size, config.rms_norm_eps
         operator: nn.Module = delta.GatedAttention(config, layers.NormThenRotate(config))
@@ -216,7 +218,8 @@ def _grouped(config: Qwen3_5Config, array: np.ndarray, size: int) -> np.ndarray:
 def _attention(config: Qwen3_5Config) -> Parameters:
     """The parameters in which gated attention differs from Llama's."""
     (C, _, Q, KV), D, own = config.widths, config.head_dim, "self_attn"
-    queries, gate = (TensorSpec(f"{own}.q_proj.weight", (2 * Q, C), half=(D, i)) for i in (0, 1))
+    name, shape = f"{own}.q_proj.weight", (2 * Q, C)  # of each head its queries, then its gate
+    queries, gate = (Half(name, shape, size=D, part=part) for part in (0, 1))
     return {
         "attention.qkv.weight": (
             queries,
@@ -237,7 +240,7 @@ def _delta(config: Qwen3_5Config) -> Parameters:
     rows = {"in_proj_qkv": mixed, "in_proj_z": values, "in_proj_b": H, "in_proj_a": H}
     taps = {
         f"attention.convolution.taps.{i}": (
-            TensorSpec(f"{own}.conv1d.weight", (mixed, 1, config.taps), tap=i),
+            Tap(f"{own}.conv1d.weight", (mixed, 1, config.taps), number=i),
         )
         for i in range(config.taps)
     }

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.alternating import SLIDING, TYPES, Local, LocalConfig, read_kinds
 from ane_book.models.base.architecture import FULL, Checkpoint, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Width
 from ane_book.models.base.dense import head_norms
 from ane_book.models.base.signature import BlockSignature, OwnInput, attention
 from ane_book.rope import Factor, Rotary
+from ane_families.alternating import SLIDING, TYPES, Local, LocalConfig, read_kinds
 import numpy as np
 from pydantic import Field, model_validator
 
@@ -196,13 +196,15 @@ class Gemma4(Local[Gemma4Config]):
         return found.model_copy(update=changes)
 
     def ends(self, config: Gemma4Config) -> "dict[str, nn.Module]":
-        from ane_book.models.base.layers import Softcap
+        from ane_families.layers import Softcap
 
         bound = {} if config.softcap is None else {"bound": Softcap(config.softcap)}
         return super().ends(config) | bound
 
     def block(self, config: Gemma4Config, kind: str = FULL) -> "nn.Module":
-        from ane_book.models.base import borrowing, layers
+        from ane_book.models.base import layers
+        from ane_families import borrowing
+        from ane_families.layers import gelu_tanh
 
         own, C, P = config.of(kind), config.hidden_size, config.per_layer_size
         eps, lends = config.rms_norm_eps, kind.endswith(LENDING)
@@ -210,7 +212,7 @@ class Gemma4(Local[Gemma4Config]):
         norms = ("before_attention", "after_attention", "before_feed_forward", "after_feed_forward")
         return borrowing.GatedBlock(
             borrowing.Borrowing(own) if borrows else borrowing.Lending(own, lends),
-            layers.FeedForward(own, layers.gelu_tanh),
+            layers.FeedForward(own, gelu_tanh),
             gate=borrowing.Gate(C, P, eps) if P else None,
             **{name: layers.RMSNorm(C, eps) for name in norms},
         )

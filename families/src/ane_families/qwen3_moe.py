@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ane_book.errors import UnsupportedModel
 from ane_book.models.base.architecture import GGUF
 from ane_book.models.base.dense import OUTER
-from ane_book.models.base.sparse import Sparse, SparseConfig, gguf_experts, sparse_fields
 from ane_book.models.qwen3 import NORMED, Qwen3
+from ane_families.sparse import Sparse, SparseConfig, gguf_experts, sparse_fields
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,7 +36,7 @@ class Qwen3Moe(Sparse, Qwen3):
         return [i not in dense and (i + 1) % step == 0 for i in range(layers)]
 
     def router(self, config: SparseConfig) -> "nn.Module":
-        from ane_book.models.base.experts.layers import SoftmaxRouter
+        from ane_families.layers import SoftmaxRouter
 
         return SoftmaxRouter(
             config.hidden_size, config.num_experts, config.experts_per_token, config.norm_gates

@@ -10,8 +10,9 @@ modeling_gemma3.py.
 from typing import ClassVar
 
 from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.sentence import DecoderLayers, SentenceConfig
-from ane_book.models.gemma3 import Gemma3, Gemma3Config
+from ane_book.models.base.sentence import SentenceConfig
+from ane_families.embedders import DecoderLayers
+from ane_families.gemma3 import Gemma3, Gemma3Config
 
 
 class EmbeddingGemmaConfig(SentenceConfig, Gemma3Config):

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from ane_book.layout import Tail
 from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.dense import Dense, head_norms, layer_types, plain_rope
+from ane_book.models.base.dense import Dense, head_norms, layer_types
 from ane_book.models.base.signature import BlockSignature
+from ane_families.tensors import Tap
 from pydantic import Field
 
 if TYPE_CHECKING:
@@ -90,7 +91,6 @@ class Lfm2(Dense[Lfm2Config]):
     # --- config.json
 
     def config(self, fields: dict) -> DecoderConfig:
-        fields = plain_rope(fields)
         size = fields.get("block_ff_dim") or fields["intermediate_size"]
         return super().config(fields | {"intermediate_size": _feed_forward(fields, size)})
 
@@ -122,7 +122,7 @@ class Lfm2(Dense[Lfm2Config]):
         if kind != CONVOLVED:
             return super().block(config, kind)
         from ane_book.models.base import layers
-        from ane_book.models.base.convolved import GatedConvolution, OperatorBlock
+        from ane_families.convolved import GatedConvolution, OperatorBlock
 
         C, eps = config.hidden_size, config.rms_norm_eps
         return OperatorBlock(
@@ -169,7 +169,7 @@ def _feed_forward(fields: dict, size: int) -> int:
 def _convolution(config: Lfm2Config) -> Parameters:
     C, K = config.hidden_size, config.taps
     taps = {
-        f"attention.convolution.taps.{i}": (TensorSpec("conv.conv.weight", (C, 1, K), tap=i),)
+        f"attention.convolution.taps.{i}": (Tap("conv.conv.weight", (C, 1, K), number=i),)
         for i in range(K)
     }
     return {
