@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 REST = "bundle cli conversion evidence models reference runtime sweep test_host.py test_progress.py"
 #: name -> what is installed: of this checkout, and tools of its tests; and where they are.
 SUITES = {
-    "executor": ("./mlprogram", "scipy", "mlprogram fuzz conformance"),
+    "executor": ("./mlprogram", "scipy hypothesis pillow", "mlprogram fuzz conformance"),
     "ane": ("./mlprogram", "", "ane"),
     "onnx": ("./mlprogram[onnx]", "onnxruntime", "onnx"),
     "coreai": ("./mlprogram[coreai]", "scipy", "coreai"),
