@@ -4,7 +4,6 @@ Core ML's predictions need a Mac; everything else in this library runs anywhere.
 has to know of a machine, it says itself (`mlprogram.machine`); here that can be had as well.
 """
 
-import os
 from pathlib import Path
 
 from mlprogram.machine import (
@@ -34,7 +33,6 @@ __all__ = [
     "macos_version",
     "memory_bytes",
     "neural_engine",
-    "state_folder",
     "system",
 ]
 
@@ -48,19 +46,6 @@ def cache_folder() -> Path:
     Raises InvalidInput where neither that nor the user's home is known.
     """
     return find_cache("ANE_BOOK_CACHE", "ane-book")
-
-
-def state_folder() -> Path | None:
-    """Where this library keeps what it remembers of a user, ane-book in the user's state folder;
-    None where no home is known."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    if os.path.isabs(base):
-        return Path(base) / "ane-book"
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return None
-    return home / ".local" / "state" / "ane-book" if home.is_absolute() else None
 
 
 def _version(package: str) -> str | None:

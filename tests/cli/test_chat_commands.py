@@ -1,4 +1,4 @@
-"""`ane-book chat`: its commands, conversations in files, and lines that are remembered."""
+"""`ane-book chat`: its commands, and conversations in files."""
 
 import json
 import os
@@ -6,7 +6,6 @@ from pathlib import Path
 import re
 import stat
 import subprocess
-import sys
 
 from _command import ane_book, chatty_copy
 from _patience import HANGING
@@ -124,54 +123,16 @@ class TestFile:
         assert [*tmp_path.iterdir()] == []
 
 
-class TestHistory:
-    """Lines of a terminal; what reads them is a process, since readline is one for each."""
-
-    READ = "from ane_book.cli.history import LineEditor as L; l = L(['/help'], {}); print({})"
-
-    def typed(self, keys: str, environment: dict, lines: int = 1, kept: bool = True) -> str:
-        """What a terminal shows of a process that reads lines, after keys that are typed."""
-        reads = ", ".join(["repr(l.read('> '))"] * lines)
-        code = self.READ.format(kept, reads)
-        settings = {name: value for name, value in os.environ.items()
-                    if name not in ("HOME", "XDG_STATE_HOME")}  # fmt: skip
-        settings |= {"TERM": "dumb"} | environment
-        with Terminal(command=[sys.executable, "-c", code], env=settings) as terminal:
-            before = terminal.until("(.*)> ")[1]
-            terminal.type(keys)
-            shown = before + terminal.rest()
-            assert terminal.process.wait(HANGING) == 0, shown
-        return shown
-
-    def test_the_arrow_brings_back_what_another_conversation_was_told(self, tmp_path):
-        place = {"XDG_STATE_HOME": str(tmp_path / "state")}
-        assert "'first' 'second'" in self.typed("first\nsecond\n", place, 2)
-        file = tmp_path / "state" / "ane-book" / "chat-history"
-        assert file.read_text().split() == ["first", "second"]
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-        assert "'first'" in self.typed("\x1b[A\x1b[A\n", place)
-        assert file.read_text().split() == ["first", "second", "first"]
-
-    def test_not_kept_where_that_is_not_wanted(self, tmp_path):
-        self.typed("first\n", {"XDG_STATE_HOME": str(tmp_path)}, kept=False)
-        assert not [*tmp_path.iterdir()]
-
-    def test_a_tab_completes_commands(self, tmp_path):
-        assert "'/help" in self.typed("/h\t\n", {"XDG_STATE_HOME": str(tmp_path)})
-
-    @pytest.mark.parametrize("place", ["folder", "file", "relative"])
-    def test_where_it_cannot_be_kept_talk_goes_on(self, tmp_path, place):
-        settings = {"XDG_STATE_HOME": str(tmp_path)}
-        if place == "folder":
-            (tmp_path / "ane-book" / "chat-history").mkdir(parents=True)
-        elif place == "file":
-            (tmp_path / "ane-book").write_text("")
-        else:
-            settings = {"XDG_STATE_HOME": "", "HOME": "nowhere"}
-        shown = self.typed("one\ntwo\n", settings, 2)
-        assert "'one' 'two'" in shown
-        assert shown.count("warning: what is typed is not kept") == (place != "relative")
+def test_the_arrow_brings_back_a_line(chatty):
+    pytest.importorskip("readline")
+    with Terminal("chat", chatty, "--max-tokens", "3") as terminal:
+        terminal.until("/quit ends.*> ")
+        terminal.type("/max 2\n")
+        terminal.until("max_tokens 2.*> ")
+        terminal.type("\x1b[A\n/quit\n")
+        terminal.until("max_tokens 2.*> ")
+        terminal.rest()
+        assert terminal.process.wait(HANGING) == 0
 
 
 def test_an_answer_does_not_steer_the_terminal_that_shows_it(tiny_bundle):
