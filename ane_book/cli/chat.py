@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ane_book.cli import options
-from ane_book.cli.load import Opening, load_talker
+from ane_book.cli.load import load
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.errors import InvalidInput, PromptTooLong, printable
 from mlprogram.cli.options import Precision
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ane_book.runtime import Result, Session
 
 
-@options.takes("Recipe", *RECIPE)
-@options.takes("Sampling", *SAMPLING)
+@options.takes(options.Recipe, *RECIPE)
+@options.takes(options.Sampling, *SAMPLING)
 def chat_command(
     model: options.Model,
     recipe: dict,
@@ -36,8 +36,9 @@ def chat_command(
     /help lists the commands in it, /quit or end of input ends. Ctrl-C stops an answer, or clears
     the line.
     """
-    how = Opening(precision=precision, backend=backend, force=force)
-    session = load_talker(model, how, adapter, **recipe)
+    session = load(model, "text-generation", precision, backend, force, **recipe)
+    if adapter is not None:
+        session.use(adapter)
     Conversation(session, sampling, draft).run()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ane_book import __version__, device
 from ane_book.cli import options
-from ane_book.cli.load import Opening, load
+from ane_book.cli.load import load
 from ane_book.cli.terminal import RECIPE, shown, statistics
 from ane_book.errors import printable
 from mlprogram.cli.options import Precision
@@ -30,7 +30,7 @@ HEADING = 24  # the columns of a line's heading
 COLOURS = {"passed": "green", "failed": "red", "unmeasured": "yellow"}
 
 
-@options.takes("Recipe", *RECIPE)
+@options.takes(options.Recipe, *RECIPE)
 def demo_command(
     recipe: dict,
     model: options.Model = "smollm2-135m-instruct",
@@ -51,8 +51,7 @@ def demo_command(
     """
     from rich.console import Console
 
-    how = Opening(precision=precision, backend=backend, force=force)
-    session = load(model, "text-generation", how, **recipe)
+    session = load(model, "text-generation", precision, backend, force, **recipe)
     present(session, Console(file=sys.stdout, highlight=False), raw, verbose)
 
 

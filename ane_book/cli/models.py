@@ -32,8 +32,8 @@ def models_command(as_json: AsJson = False) -> None:
 
 
 @options.takes(
-    "Recipe", "shard_limit", "quant", "quant_head", "partition", "context", "tiers", "experts",
-    "verify", "functions", "lora_slots",
+    options.Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "tiers",
+    "experts", "verify", "functions", "lora_slots",
 )  # fmt: skip
 def plan_command(
     model: options.Weights,

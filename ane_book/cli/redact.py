@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, cast
 
 from ane_book.cli import options
-from ane_book.cli.load import Opening, load
+from ane_book.cli.load import load
 from ane_book.errors import InvalidInput, printable
 from mlprogram.cli.commands import told_to_end
 from mlprogram.cli.options import Precision
@@ -47,7 +47,7 @@ Context = Annotated[
 ]
 
 
-@options.takes("Recipe", "quant", "experts")
+@options.takes(options.Recipe, "quant", "experts")
 def redact(
     file: Annotated[str, typer.Argument(help="A text in UTF-8; - is stdin.")],
     recipe: dict,
@@ -78,8 +78,9 @@ def redact(
     name = "stdin" if file == "-" else file
     with _target(out) as target, _source(file) as source:
         _check(source, name, target, errors)  # before a model is converted
-        how = Opening(precision=precision, backend=backend, force=force)
-        tagger = load(model, "token-classification", how, context=context, **recipe)
+        tagger = load(
+            model, "token-classification", precision, backend, force, context=context, **recipe
+        )
         show = _row if as_json else _marked if dry_run else _replaced
         counts = _rewrite(tagger, source, name, target, errors, show)
     listed = "".join(f", {count:,} {label}" for label, count in counts.most_common())
