@@ -7,11 +7,12 @@ from contextlib import closing
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-from ane_book import __version__, device
+from ane_book import __version__
 from ane_book.cli import options
 from ane_book.cli.load import load
 from ane_book.cli.terminal import RECIPE, shown, statistics
 from ane_book.errors import printable
+from mlprogram import machine
 from mlprogram.cli.options import Precision
 import typer
 
@@ -87,13 +88,13 @@ def where(session: "Session") -> str:
 
     backend = session.backend
     if isinstance(backend, CoreMLBackend):
-        return f"Core ML, compute units {backend.compute_units}, {device.chip()}"
+        return f"Core ML, compute units {backend.compute_units}, {machine.chip()}"
     precision = getattr(backend, "precision", "")
-    return f"the book's executor, {precision}, on the CPU ({device.chip()})"
+    return f"the book's executor, {precision}, on the CPU ({machine.chip()})"
 
 
 def _engine(session: "Session") -> str:
-    there, why = device.neural_engine()
+    there, why = machine.neural_engine()
     if not there:
         return f"unmeasured: no Neural Engine here ({why})"
     if session.backend.name != "coreml":

@@ -11,12 +11,12 @@ import sys
 
 from _adapters import write_adapter
 from _command import ane_book, chatty_copy, refused
-from ane_book import device
 from ane_book.bundle import Bundle
 from ane_book.cli import app
 from ane_book.conversion import convert
+from ane_book.device import describe
 from ane_book.runtime import Session
-from mlprogram import MLProgram
+from mlprogram import MLProgram, machine
 import pytest
 import typer
 
@@ -83,10 +83,10 @@ class TestRun:
         message = refused("run", "smolm2-135m-instuct", "Hi")
         assert "smolm2-135m-instuct" in message and "smollm2-135m-instruct" in message
 
-    @pytest.mark.skipif(device.CAN_PREDICT, reason="Core ML runs here")
+    @pytest.mark.skipif(machine.CAN_PREDICT, reason="Core ML runs here")
     def test_core_ml_off_a_mac(self, bundle, tmp_path):
         for model in (bundle, tmp_path):  # also before a conversion, which takes long
-            assert device.CAN_PREDICT_REASON in refused("run", model, "Hi", "--backend", "coreml")
+            assert machine.CAN_PREDICT_REASON in refused("run", model, "Hi", "--backend", "coreml")
 
     @pytest.mark.parametrize("command", ["choose", "rerank"])
     def test_a_command_that_went_says_what_does_it(self, command):
@@ -104,7 +104,7 @@ class TestRun:
     def test_a_word_about_the_commands_takes_few_imports(self, word, slow):
         assert imported(slow, word) == []
 
-    @pytest.mark.skipif(device.CAN_PREDICT, reason="Core ML is reached through coremltools")
+    @pytest.mark.skipif(machine.CAN_PREDICT, reason="Core ML is reached through coremltools")
     def test_a_kept_bundle_needs_nothing_of_a_conversion(self, bundle):
         slow = {"ane_book.conversion", "ane_book.models", "ane_book.weights", "coremltools"}
         slow |= {"jinja2", "transformers"}
@@ -282,10 +282,10 @@ class TestManners:
 
     def test_doctor_gives_every_check_a_line(self):
         done = ane_book("doctor")
-        checks = [check for check, _, _ in device.describe()] + ["compiled kernels"]
+        checks = [check for check, _, _ in describe()] + ["compiled kernels"]
         assert done.returncode == 0
         assert all(line.startswith(tuple(checks)) for line in done.stdout.splitlines())
-        assert device.CAN_PREDICT_REASON in done.stdout
+        assert machine.CAN_PREDICT_REASON in done.stdout
 
     @pytest.mark.parametrize("words", [
         "sing", "run", "run m p --kv disk", "inspect p --out o.npz",
