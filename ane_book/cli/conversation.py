@@ -1,7 +1,6 @@
 """Read and write a conversation in a JSON file."""
 
 import json
-import os
 from pathlib import Path
 import stat
 from typing import Final, Literal
@@ -63,25 +62,13 @@ def write_conversation(path: Path, saved: Saved) -> None:
     text = json.dumps(saved.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
     try:
         if path.exists() or path.is_symlink():
-            _check_older(path)
-        _write(path, text.encode())
+            read_conversation(path)
+        with written_whole(path) as unfinished:
+            unfinished.touch(0o600, exist_ok=False)
+            unfinished.write_bytes(text.encode())
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}; it stays as it is: give another name") from None
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be written ({error.strerror})") from None
     except ValueError as error:  # a path with a null character, half a character in a text
         raise InvalidInput(f"{path}: cannot be written ({error})") from None
-
-
-def _check_older(path: Path) -> None:
-    """Raise InvalidInput if the path is anything but a conversation."""
-    try:
-        read_conversation(path)
-    except InvalidInput as error:
-        raise InvalidInput(f"{error}; it stays as it is: give another name") from None
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file atomically, readable only by its owner."""
-    with written_whole(path) as unfinished:
-        number = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(number, "wb") as file:
-            file.write(content)

@@ -106,7 +106,7 @@ def _numbers(planned: "Plan") -> dict:
 
 
 def _predicted(planned: "Plan", chip: str) -> dict:
-    """The prediction: both ends of each range, the claims behind it, each tier's rate by slots."""
+    """The prediction: both ends of each range, and each tier's rate by slots."""
     from ane_book.evidence.cost import work_of
     from ane_book.evidence.cost.quoted import quoted
     from mlprogram.ane.cost import predict
@@ -114,10 +114,6 @@ def _predicted(planned: "Plan", chip: str) -> dict:
 
     estimate = predict(work_of(planned), chip)
     rates = {S: predict(work_of(tier), chip).tokens_s for S, tier in planned.tiers.items()}
-    terms = [
-        {"what": term.what, "ms": [term.ms.low, term.ms.high], "evidence": term.evidence}
-        for term in estimate.terms
-    ]
     rate, ms = estimate.tokens_s, estimate.ms
     return {
         "predicted": {
@@ -125,7 +121,6 @@ def _predicted(planned: "Plan", chip: str) -> dict:
             "tokens_s": [rate.low, rate.high],
             "ms": [ms.low, ms.high],
             "tiers": {S: {"tokens_s": [tier.low, tier.high]} for S, tier in rates.items()},
-            "terms": terms,
             "not_predicted": not_predicted(),
         },
         "published": quoted(planned, estimate.chip),
