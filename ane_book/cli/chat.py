@@ -118,24 +118,6 @@ class Conversation:
         said = self.sampling.get("system")
         self._tell("system prompt: " + ("the model's own" if said is None else said))
 
-    def temperature(self, text: str) -> None:
-        self._number("temperature", float, "a number of at least 0, such as 0.7", text)
-
-    def max_tokens(self, text: str) -> None:
-        self._number("max_tokens", int, "a whole number of at least 1, such as 100", text)
-
-    def _number(self, name: str, kind: Callable, takes: str, text: str) -> None:
-        from ane_book.options import Sampling, checked
-
-        if text:
-            try:
-                value = kind(text)
-            except ValueError:
-                raise InvalidInput(f"{name} is {takes}, not {text!r}") from None
-            checked(Sampling, self.sampling | {name: value})
-            self.sampling[name] = value
-        self._tell(f"{name} {checked(Sampling, self.sampling).model_dump()[name]}")
-
     def save(self, text: str) -> None:
         from ane_book.cli.conversation import Saved, SavedMessage, write_conversation
 
@@ -176,8 +158,6 @@ class Conversation:
 COMMANDS: dict[str, tuple[str, Callable[[Conversation, str], None]]] = {
     "/help": ("list the commands", Conversation.help),
     "/system": ("show the system prompt; /system TEXT sets it", Conversation.system),
-    "/temperature": ("show the temperature; /temperature 0.7 sets it", Conversation.temperature),
-    "/max": ("show the most tokens of an answer; /max 100 sets it", Conversation.max_tokens),
     "/save": ("/save FILE writes the conversation as JSON", Conversation.save),
     "/load": ("/load FILE goes on with one", Conversation.load),
     "/reset": ("begin anew", Conversation.reset),

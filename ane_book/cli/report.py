@@ -11,15 +11,12 @@ if TYPE_CHECKING:
     from ane_book.evidence.report import Report, Settings
 
 
-Units = StrEnum(  # of a list, it would have the names in lower case
-    "Units",
-    {
-        "CPU_ONLY": "CPU_ONLY",
-        "CPU_AND_GPU": "CPU_AND_GPU",
-        "CPU_AND_NE": "CPU_AND_NE",
-        "ALL": "ALL",
-    },
-)
+class ComputeUnits(StrEnum):
+    CPU_ONLY = "CPU_ONLY"
+    CPU_AND_GPU = "CPU_AND_GPU"
+    CPU_AND_NE = "CPU_AND_NE"
+    ALL = "ALL"
+
 
 HOW = (
     "To contribute it, open {page} and {file} and read them: they hold no path and no name of a "
@@ -38,7 +35,7 @@ def report_command(
     ] = "smollm2-135m-instruct",
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("ane-book-report"),
     units: Annotated[
-        list[Units] | None,
+        list[ComputeUnits] | None,
         typer.Option(help="Compute units to time.  [default: all that are here]"),
     ] = None,
     soak: Annotated[int, typer.Option(min=1, help="Predictions in a row on the engine.")] = 500,
@@ -62,7 +59,7 @@ def report_command(
     from ane_book.evidence.report.experiments import find_folder
 
     scripts, own = find_folder() if experiments else None, paths or []
-    settings = Settings(tuple(map(str, units or ())), soak, timeout, scripts)
+    settings = Settings(tuple(units or ()), soak, timeout, scripts)
     for path in own:
         inspect_path(path)  # what cannot be read is told before hours of measuring
     out.mkdir(parents=True, exist_ok=True)

@@ -43,12 +43,12 @@ def test_a_conversation_with_every_command(chatty, tmp_path):
     talk, other = tmp_path / "talk.json", tmp_path / "other.txt"
     other.write_text("mine")
     lines = [
-        "/help", "/system be brief", "/max 3", "/temperature", "/temperature hot",
-        "/temperature -1", "Hi", f"/save {talk}", f"/save {other}", "/save", "/reset", "//slash",
-        "/load", "/max 1e9", f"/load {talk}", f"/load {other}", "/stats", "/nothing", "You",
+        "/help", "/system be brief", "Hi", f"/save {talk}", f"/save {other}", "/save", "/reset",
+        "//slash", "/load", f"/load {talk}", f"/load {other}", "/stats", "/nothing", "You",
         "/exit", "never read",
     ]  # fmt: skip
-    done = ane_book("chat", chatty, "--precision", "fp32", input="\n".join(lines))
+    options = ("--precision", "fp32", "--max-tokens", "3")
+    done = ane_book("chat", chatty, *options, input="\n".join(lines))
     assert done.returncode == 0
 
     session, how = Session(chatty, "fp32", "mil"), {"system": "be brief", "max_tokens": 3}
@@ -65,15 +65,13 @@ def test_a_conversation_with_every_command(chatty, tmp_path):
     assert other.read_text() == "mine"
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     for error, words in zip(errors, (
-        "temperature is a number of at least 0, such as 0.7, not 'hot'",
-        "temperature must be greater than or equal to 0", "it stays as it is: give another name",
+        "it stays as it is: give another name",
         "which file? Such as: /save talk.json", "which file? Such as: /load talk.json",
-        "max_tokens is a whole number of at least 1, such as 100, not '1e9'",
         "not a conversation that /save",
         "no command '/nothing'; /help lists them",
     ), strict=True):  # fmt: skip
         assert words in error
-    for told in ("/system      show", "temperature 0.0", "saved 1 answer to", "loaded 1 answer"):
+    for told in ("/system      show", "saved 1 answer to", "loaded 1 answer"):
         assert told in done.stderr
     assert re.search(r"1 answer, \d+ of 128 tokens held", done.stderr)
 
@@ -127,10 +125,10 @@ def test_the_arrow_brings_back_a_line(chatty):
     pytest.importorskip("readline")
     with Terminal("chat", chatty, "--max-tokens", "3") as terminal:
         terminal.until("/quit ends.*> ")
-        terminal.type("/max 2\n")
-        terminal.until("max_tokens 2.*> ")
+        terminal.type("/stats\n")
+        terminal.until("0 answers.*> ")
         terminal.type("\x1b[A\n/quit\n")
-        terminal.until("max_tokens 2.*> ")
+        terminal.until("0 answers.*> ")
         terminal.rest()
         assert terminal.process.wait(HANGING) == 0
 
