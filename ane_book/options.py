@@ -37,12 +37,7 @@ def _plain(value: Any) -> Any:
 
 def _texts(given: Any) -> Any:
     """Texts of one or of several."""
-    if isinstance(given, str):
-        return (given,)
-    several = isinstance(given, list | tuple | set)
-    if not several or not all(isinstance(text, str) for text in given):
-        raise ValueError(f"{given!r:.80} is neither a text nor a list of texts")
-    return given
+    return (given,) if isinstance(given, str) else given
 
 
 def _tiers(given: Any) -> Any:
