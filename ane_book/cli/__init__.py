@@ -114,9 +114,6 @@ def run(
     prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
     recipe: dict,
     sampling: dict,
-    tokens: Annotated[
-        bool, typer.Option("--tokens", help="The prompt is token ids: 151644 8948 198.")
-    ] = False,
     draft: options.Draft = None,
     adapter: options.Adapter = None,
     precision: program_options.Precision = "fp16",
@@ -127,7 +124,6 @@ def run(
     """Answer one prompt; a reference model is converted on first use."""
     if prompt == "-":
         prompt = sys.stdin.read()
-    asked = options.token_ids(prompt) if tokens else prompt
     sampling |= {"draft": draft}
     if "json_schema" in sampling:
         sampling["json_schema"] = options.schema(sampling["json_schema"])
@@ -135,9 +131,9 @@ def run(
     if adapter is not None:
         session.use(adapter)
     if as_json:
-        show(lambda: asdict(session.generate(asked, **sampling)), str, as_json)
+        show(lambda: asdict(session.generate(prompt, **sampling)), str, as_json)
     else:
-        answer(session, asked, sampling)
+        answer(session, prompt, sampling)
 
 
 @options.takes(options.Recipe, "quant")

@@ -58,30 +58,27 @@ def plan_command(
     from mlprogram.tables import headed
 
     planned = ane_book.plan(model, **recipe)
-    lines = planned.facts() + ([] if chip is None else cost.facts(planned, chip))
-    memory = None if device is None else find_device(device)
-    if memory is not None:
+    lines, facts = planned.facts(), _json(planned)
+    if chip is not None:
+        lines += cost.facts(planned, chip)
+        if planned.head:
+            facts |= _predicted(planned, chip)
+    if device is not None:
+        memory = find_device(device)
         lines += memory.facts(planned.wired)
+        facts["device"] = memory.numbers(planned.wired)
     elif chip is not None:
-        lines += [
-            ("device", "memory unknown, a chip is sold with several sizes of memory: --device 16GB")
-        ]
-    cut = None if machines is None else serving("cluster.plan").split(planned, machines)
-    lines += [] if cut is None else cut.facts(chip)
-
-    def numbers() -> dict:
-        found = _numbers(planned)
-        if chip is not None and planned.head:
-            found |= _predicted(planned, chip)
-        if memory is not None:
-            found["device"] = memory.numbers(planned.wired)
-        return found if cut is None else found | {"machines": cut.numbers()}
-
+        unknown = "memory unknown, a chip is sold with several sizes of memory: --device 16GB"
+        lines.append(("device", unknown))
+    if machines is not None:
+        cut = serving("cluster.plan").split(planned, machines)
+        lines += cut.facts(chip)
+        facts["machines"] = cut.numbers()
     width = get_terminal_size((10_000, 24)).columns
-    show(numbers, lambda: headed(lines, width), as_json)
+    show(lambda: facts, lambda: headed(lines, width), as_json)
 
 
-def _numbers(planned: "Plan") -> dict:
+def _json(planned: "Plan") -> dict:
     """A plan in plain JSON values; sizes in bytes."""
     return {
         "architecture": planned.config.architecture,

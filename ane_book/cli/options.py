@@ -81,17 +81,6 @@ KINDS = get_type_hints(RecipeOptions) | get_type_hints(SamplingOptions)
 KINDS |= {"shard_limit": str, "tiers": str}  # as they are typed: "1GB", "128,256"
 
 
-def token_ids(text: str) -> list[int]:
-    """The token ids that a text lists; raises InvalidInput."""
-    try:
-        ids = [int(word) for word in text.split()]
-    except ValueError:
-        ids = []
-    if not ids:
-        raise InvalidInput("--tokens takes whole numbers, such as '151644 8948 198'")
-    return ids
-
-
 def schema(text: str) -> str:
     """A JSON schema, or what is in a file of that name; raises InvalidInput."""
     if text.lstrip().startswith("{"):
