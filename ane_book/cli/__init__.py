@@ -7,6 +7,7 @@ piped. `ane_book.__main__` turns errors into messages and exit codes.
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 import sys
 from typing import Annotated, Literal
 
@@ -29,7 +30,6 @@ from mlprogram.cli import options as program_options
 from mlprogram.cli.commands import command_line, told_to_end
 from mlprogram.cli.diff import diff_command
 from mlprogram.cli.explain import explain_command
-from mlprogram.cli.graph import Check, Inputs, Precision, Shapes, convert_onnx
 from mlprogram.cli.options import AsJson, FunctionName, InputSeed
 from mlprogram.cli.programs import Out, Plan, save_command
 from mlprogram.progress import progress_bar
@@ -40,6 +40,8 @@ __all__ = ["app"]
 
 # Everything heavy is imported by the command that needs it.
 
+GENAI = "genai_config.json"  # beside the .onnx file of a language model
+
 
 @options.takes(
     options.Recipe, "kv", "state_write", "context", "quant", "quant_head", "prefill", "shard_limit",
@@ -47,7 +49,7 @@ __all__ = ["app"]
     "lora_slots",
 )  # fmt: skip
 def convert(
-    model: options.Source,
+    model: options.Weights,
     recipe: dict,
     source: Annotated[
         Path | None, typer.Option(help="A reference model's weights; random: made up.")
@@ -56,36 +58,24 @@ def convert(
         Path | None, typer.Option(help="Folder of the bundle; by default one in the cache.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Convert again if it exists.")] = False,
-    precision: Precision = None,
-    shape: Shapes = None,
-    inputs: Inputs = None,
-    check: Check = None,
     to: Annotated[
         Literal["coreml", "coreai"],
         typer.Option(help="coreai writes an .aimodel beside each package too."),
     ] = "coreml",
 ) -> None:
-    """Convert a model to a bundle, or an .onnx graph to a package.
-
-    Prints the path of what was made. A package is then run and held to ONNX Runtime; what came of
-    it is on stderr, a line each for its precision and for fp32, and changes no exit code.
-    """
+    """Convert a model to a bundle, and print the path of its folder."""
     import ane_book
 
     if to == "coreai":
         from mlprogram.coreai import check_installed
 
         check_installed()  # before a conversion, not after it
-    if _is_graph(model, out):
-        if to == "coreai":
-            raise InvalidInput("of a graph's package `ane-book save` makes an .aimodel")
-        for name in [*recipe, *(["source"] if source else [])]:
-            flag = name.replace("_", "-")
-            raise InvalidInput(f"--{flag} is of language models, and {model} is an ONNX graph")
-        convert_onnx(model, out, force, precision, shape, check, inputs)
-        return
-    if any(value is not None for value in (precision, shape, inputs, check)):
-        raise InvalidInput("--precision, --shape, --inputs and --check are of .onnx graphs")
+    graph = Path(model)
+    if graph.suffix == ".onnx" and graph.is_file() and not graph.with_name(GENAI).exists():
+        raise InvalidInput(
+            f"{model}: no {GENAI} beside it, so a graph and not a language model; "
+            f"`mlprogram convert {quote(model)} --out NAME.mlpackage` makes a package of it"
+        )
     with progress_bar() as progress, told_to_end():
         bundle = ane_book.convert(
             model, out=out, source=source, force=force, progress=progress, **recipe
@@ -95,16 +85,6 @@ def convert(
 
         add_assets(bundle)
     print(bundle.path)
-
-
-def _is_graph(model: str, out: Path | None) -> bool:
-    """Whether to convert a model to a single package: an .onnx graph that is not a language model,
-    or whose output is named .mlpackage (a bundle is a folder)."""
-    from ane_book.weights.onnx import is_bundle
-
-    if not model.endswith(".onnx"):
-        return False
-    return (out is not None and out.suffix == ".mlpackage") or not is_bundle(Path(model))
 
 
 @options.takes(options.Recipe, *RECIPE)

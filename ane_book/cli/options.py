@@ -23,9 +23,6 @@ def names(incomplete: str) -> list[str]:
     return [name for name in known if name.startswith(incomplete)]
 
 
-Source = Annotated[
-    str, typer.Argument(help=f"{WEIGHTS}; or any .onnx graph.", autocompletion=names)
-]
 Weights = Annotated[str, typer.Argument(help=f"{WEIGHTS}.", autocompletion=names)]
 Model = Annotated[
     str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=names)

@@ -34,8 +34,8 @@ def refuse_weights(path: Path) -> None:
     file = quote(str(path))
     if path.suffix == ".onnx":
         raise InvalidPackage(
-            f"{path}: an ONNX graph, not a package; `ane-book convert {file} --out "
-            "NAME.mlpackage` makes one of it, and without --out a bundle of a language model"
+            f"{path}: an ONNX graph, not a package; `mlprogram convert {file} --out "
+            "NAME.mlpackage` makes one of it"
         )
     kinds = {one.suffix for one in path.iterdir()} if path.is_dir() else {path.suffix}
     if kind := next((kind for kind in (".safetensors", ".gguf") if kind in kinds), None):

@@ -220,7 +220,7 @@ NO_PACKAGE = [
     *((f"{each} 'a m.gguf'", "a m.gguf: a .gguf file holds weights, not a program.*"
        "`ane-book plan 'a m.gguf'`")  # ready to paste, spaces and all
       for each in ("inspect", "inspect --run")),
-    *((f"{each} m.onnx", "an ONNX graph, not a package; `ane-book convert m.onnx")
+    *((f"{each} m.onnx", "an ONNX graph, not a package; `mlprogram convert m.onnx")
       for each in ("inspect", "check")),
     *((f"{each} weights/model.safetensors", "a .safetensors file holds weights, not a program")
       for each in ("inspect", "check", "check --calibrate golden")),
@@ -228,6 +228,7 @@ NO_PACKAGE = [
       for each in ("inspect", "check")),
     *((f"{each} {path}", f"{path}: not a .mlpackage, .mlmodelc or .mlmodel")
       for each in ("diff", "place") for path in ("m.onnx", "weights/model.safetensors")),
+    ("convert m.onnx", "no genai_config.json beside it.*`mlprogram convert m.onnx --out"),
     ("diff weights", "weights is not a .mlpackage"),
     ("place weights", "weights: no .mlpackage, .mlmodelc, .mlmodel is in this folder"),
 ]  # fmt: skip

@@ -41,7 +41,6 @@ def without(monkeypatch):
     ("module", "app", "arguments", "install", "package"),
     [
         ("fastapi", cli.app, "serve nothing", SERVE[0], "fastapi"),
-        ("onnx", cli.app, "convert x.onnx --out y.mlpackage", '-e "./mlprogram[onnx]"', "onnx"),
         ("onnx", mlprogram.cli.app, "convert x.onnx --out y.mlpackage",
          '-e "./mlprogram[onnx]"', "onnx"),
         ("coreai", mlprogram.cli.app, "save x.mlpackage y.aimodel",
