@@ -175,7 +175,11 @@ def inspect_command(
     place = path_of(path)
     facts, texts = inspect_path(place), []
     if verify:
-        facts["verified"] = _verified(place)
+        from ane_book.bundle import Bundle
+
+        bundle = Bundle.open(place)
+        bundle.verify()
+        facts["verified"] = len(bundle.manifest.files)
     if run:
         from mlprogram.execute import execute, execution_report
 
@@ -187,15 +191,6 @@ def inspect_command(
         facts["plan"] = planned(place, function, precision)
         texts.append(plan_report(facts["plan"]))
     show(lambda: facts, lambda: "\n\n".join([report(facts), *texts]), as_json)
-
-
-def _verified(path: Path) -> int:
-    """The number of files of a bundle; raises InvalidBundle if one is not as it was written."""
-    from ane_book.bundle import Bundle
-
-    bundle = Bundle.open(path)
-    bundle.verify()
-    return len(bundle.manifest.files)
 
 
 COMMANDS: dict[str, Callable] = {

@@ -119,27 +119,23 @@ class Conversation:
         self._tell("system prompt: " + ("the model's own" if said is None else said))
 
     def save(self, text: str) -> None:
-        from ane_book.cli.conversation import Saved, SavedMessage, write_conversation
+        from ane_book.cli.conversation import write_conversation
 
         path = _path(text, "/save")
-        turns = [SavedMessage.model_validate(message) for message in self.messages]
         system = self.sampling.get("system")
-        name = self.session.bundle.manifest.name
-        write_conversation(path, Saved(model=name, system=system, messages=turns))
+        head = [] if system is None else [{"role": "system", "content": system}]
+        write_conversation(path, [*head, *self.messages])
         self._tell(f"saved {_answers(self.messages)} to {path}")
 
     def load(self, text: str) -> None:
         from ane_book.cli.conversation import read_conversation
 
         path = _path(text, "/load")
-        saved = read_conversation(path)
-        self.messages = [message.model_dump() for message in saved.messages]
+        self.messages = read_conversation(path)
         self.sampling.pop("system", None)
-        if saved.system is not None:
-            self.sampling["system"] = saved.system
-        name = self.session.bundle.manifest.name
-        other = "" if saved.model == name else f", which {saved.model} gave"
-        self._tell(f"loaded {_answers(self.messages)} from {path}{other}")
+        if self.messages and self.messages[0]["role"] == "system":
+            self.sampling["system"] = self.messages.pop(0)["content"]
+        self._tell(f"loaded {_answers(self.messages)} from {path}")
 
     def reset(self, _: str) -> None:
         self.messages, self.last = [], None
@@ -158,7 +154,7 @@ class Conversation:
 COMMANDS: dict[str, tuple[str, Callable[[Conversation, str], None]]] = {
     "/help": ("list the commands", Conversation.help),
     "/system": ("show the system prompt; /system TEXT sets it", Conversation.system),
-    "/save": ("/save FILE writes the conversation as JSON", Conversation.save),
+    "/save": ("/save FILE writes the conversation, as OpenAI's messages", Conversation.save),
     "/load": ("/load FILE goes on with one", Conversation.load),
     "/reset": ("begin anew", Conversation.reset),
     "/stats": ("tokens and speed so far", Conversation.stats),
@@ -166,8 +162,8 @@ COMMANDS: dict[str, tuple[str, Callable[[Conversation, str], None]]] = {
 ENDS = ("/quit", "/exit")
 
 
-def _answers(turns: list) -> str:
-    count = len(turns) // 2
+def _answers(messages: list[dict[str, str]]) -> str:
+    count = sum(message["role"] == "assistant" for message in messages)
     return f"{count} answer" + "s" * (count != 1)
 
 

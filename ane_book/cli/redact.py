@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from io import BufferedReader
 import json
 import os
@@ -127,15 +128,7 @@ def _row(text: str, span: "Span | None") -> str:
     """A line of JSON for a span."""
     if span is None:
         return ""
-    row = {
-        "label": span.label,
-        "start": span.start,
-        "end": span.end,
-        "byte_start": span.byte_start,
-        "byte_end": span.byte_end,
-        "score": round(span.score, 6),
-        "text": text,
-    }
+    row = asdict(span) | {"score": round(span.score, 6), "text": text}
     return json.dumps(row) + "\n"
 
 

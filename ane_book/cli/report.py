@@ -2,13 +2,10 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from mlprogram.progress import progress_bar
 import typer
-
-if TYPE_CHECKING:
-    from ane_book.evidence.report import Report, Settings
 
 
 class ComputeUnits(StrEnum):
@@ -54,8 +51,9 @@ def report_command(
 
     Of your own packages the report holds a hash, figures, and the names of functions and ops.
     """
+    import ane_book
     from ane_book.evidence.inspect import inspect_path
-    from ane_book.evidence.report import Settings, write
+    from ane_book.evidence.report import Settings, gather, write
     from ane_book.evidence.report.experiments import find_folder
 
     scripts, own = find_folder() if experiments else None, paths or []
@@ -63,15 +61,8 @@ def report_command(
     for path in own:
         inspect_path(path)  # what cannot be read is told before hours of measuring
     out.mkdir(parents=True, exist_ok=True)
-    file, page = write(_measured(model, own, settings), out)
-    print(f"{file}\n{page}\n\n{HOW.format(file=file.name, page=page.name)}")
-
-
-def _measured(model: str, own: list[Path], settings: "Settings") -> "Report":
-    """Measure a reference model, which is converted first, and the user's own packages."""
-    import ane_book
-    from ane_book.evidence.report import gather
-
     with progress_bar() as progress:
         made = [ane_book.convert(model, progress=progress).path] if model != "none" else []
-        return gather(made + own, settings, progress)
+        report = gather(made + own, settings, progress)
+    file, page = write(report, out)
+    print(f"{file}\n{page}\n\n{HOW.format(file=file.name, page=page.name)}")
