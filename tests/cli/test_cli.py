@@ -210,7 +210,7 @@ NO_PACKAGE = [
     ("inspect nothing", "no such package"),
     *((f"{each} smollm2-135m", "smollm2-135m: no such package; did you mean NAME")
       for each in OF_PACKAGES),
-    *((f"{each} {path}", "NAME: no such package|no manifest.json")
+    *((f"{each} {path}", "NAME/?: no such package|no manifest.json")
       for each, path in product(OF_PACKAGES, ("./NAME", "NAME/", "nowhere/NAME"))),
     *((each, "./NAME: there is no such file or folder; did you mean NAME") for each in OF_MODELS),
     ("diff mein.mlpackage", "mein.mlpackage: no such package"),
