@@ -12,13 +12,13 @@ from threading import Lock
 from typing import ClassVar
 
 from ane_book.bundle import Bundle, opened
-from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.bundle_text import load_tokenizer
 from ane_book.runtime.experts import Calls
 from ane_book.runtime.shards import load_steps
 from ane_book.text.process import TextProcess
+from mlprogram.machine import memory_bytes
 import numpy as np
 
 

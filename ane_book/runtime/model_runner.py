@@ -13,7 +13,6 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.contract import slot_shapes
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Part
-from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle
 from ane_book.options import tier_name
 from ane_book.runtime.adapters import Adapter
@@ -22,6 +21,7 @@ from ane_book.runtime.experts import Calls
 from ane_book.runtime.inputs import HostInputs
 from ane_book.runtime.memory import Marks, marks_after
 from ane_book.runtime.shards import HeadRunner, Shard, stages
+from mlprogram.machine import memory_bytes
 import numpy as np
 
 

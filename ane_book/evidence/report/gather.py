@@ -13,7 +13,6 @@ from pathlib import Path
 import platform
 import tempfile
 
-from ane_book import device
 from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level, LevelName
 from ane_book.errors import AneBookError
@@ -29,6 +28,7 @@ from ane_book.evidence.residency import bundle_level, measure_each
 from ane_book.evidence.speed import EXECUTOR, measure_speed
 from ane_book.reference import reference_models
 import mlprogram
+from mlprogram import machine
 from mlprogram.ane.mac.residency import Residency, why_not
 from mlprogram.ane.placement import place
 from mlprogram.ane.placement.estimator import chips
@@ -62,9 +62,9 @@ class Settings:
     @property
     def timed(self) -> list[str]:
         """What to time here: the executor and, if Core ML can predict, its compute units."""
-        if not device.CAN_PREDICT:
+        if not machine.CAN_PREDICT:
             return [EXECUTOR]
-        engine = ["CPU_AND_NE"] if device.neural_engine()[0] else []
+        engine = ["CPU_AND_NE"] if machine.neural_engine()[0] else []
         return [EXECUTOR, *(self.units or ["CPU_ONLY", "CPU_AND_GPU", *engine])]
 
     @property
@@ -102,11 +102,11 @@ def gather(
 
 
 def _machine() -> Machine:
-    memory, (engine, why) = device.memory_bytes(), device.neural_engine()
+    memory, (engine, why) = machine.memory_bytes(), machine.neural_engine()
     return Machine(
-        chip=scrub(device.chip()),
+        chip=scrub(machine.chip()),
         system=_system(),
-        cores=device.cores(),
+        cores=machine.cores(),
         memory_gb=round(memory / 1e9, 1) if memory else None,
         neural_engine=engine,
         why=why,
@@ -115,7 +115,7 @@ def _machine() -> Machine:
 
 def _system() -> str:
     """The operating system and its version, without anything specific to this machine."""
-    version = device.macos_version()
+    version = machine.macos_version()
     name = f"macOS {version[0]}.{version[1]}" if version else platform.system()
     return f"{name}, {platform.machine()}"
 
@@ -240,7 +240,7 @@ def _predicted(placement) -> dict:
 
 def _chip() -> str:
     """This machine's chip for the placement's estimates: itself, its generation, or "any"."""
-    key = device.chip_key(device.chip())
+    key = machine.chip_key(machine.chip())
     return next((chip for chip in (key, key.partition("-")[0]) if chip in chips()), "any")
 
 
