@@ -68,9 +68,9 @@ def _convert(
     progress: "Progress",
 ) -> Bundle:
     """Do the work of `convert`; `options` are the fields of the recipe as they were given."""
-    from ane_book.conversion.encoder import BUILDERS
+    from ane_book.conversion.build import BundleBuilder
     from ane_book.conversion.recipe import make_recipe
-    from ane_book.models import find, read_config
+    from ane_book.models import read_config
 
     if out is not None:
         with telling(out, ELSEWHERE):
@@ -82,8 +82,7 @@ def _convert(
         name, weights = _open(model, source)
         config = read_config(weights.config())
         fitted = make_recipe(config, **options)
-        kind = BUILDERS[find(config.architecture).task]
-        builder = kind(name, weights, config, fitted, progress)
+        builder = BundleBuilder(name, weights, config, fitted, progress)
         bundle = _build(builder, out, force)
         if key:
             cache.remember(key, bundle.path)

@@ -20,22 +20,20 @@ from typing import Any
 from ane_book.bundle import Bundle, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
-from ane_book.bundle.parts import Embedding, Source, Tags, Tokenizer, Vectors
+from ane_book.bundle.parts import Embedding, Source, Tokenizer
 from ane_book.conversion.ahead import ahead
 from ane_book.conversion.encoding import Encoding, StoredEncoding, rounded
 from ane_book.conversion.golden import GoldenPass
-from ane_book.conversion.packages import adapters_of, part_of
+from ane_book.conversion.packages import adapters_of, part_of, tags_of, vectors_of
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.quantize.allotment import Allotment
 from ane_book.conversion.target import beside, exchange
 from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
-from ane_book.conversion.write.experts import Parted, expert_weights, write_expert
-from ane_book.conversion.write.head import write_head
-from ane_book.conversion.write.trunk import write_trunk
+from ane_book.conversion.write.experts import Parted, Pieces, write_expert
+from ane_book.conversion.write.head import write_head, write_pooled
 from ane_book.errors import OutOfSpace
-from ane_book.layout import CallShape
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
 from ane_book.models.base.architecture import TensorSpec
@@ -46,7 +44,6 @@ import numpy as np
 import torch
 
 KEEPS = "keeps the files and packages that are finished"
-PER_LAYER = "per_layer.npy"
 ROWS = 2048  # tokens whose inputs of all layers are computed at a time
 
 Progress = Callable[[str, int, int], None]  # description, steps done, steps in all
@@ -55,7 +52,6 @@ Progress = Callable[[str, int, int], None]  # description, steps done, steps in 
 class BundleBuilder:
     """Builds one bundle in the folder `partial`, which then takes the place of `target`."""
 
-    golden_pass: type[GoldenPass] = GoldenPass
     config: Any  # an instance of its architecture's Config
 
     def __init__(
@@ -79,41 +75,16 @@ class BundleBuilder:
         self.done = 0
 
     @property
-    def vectors(self) -> Vectors | None:
-        """The manifest's `vectors`; None unless the model makes sentence vectors."""
-        return None
-
-    @property
-    def tags(self) -> Tags | None:
-        """The manifest's `tags`; None unless the model labels tokens."""
-        return None
-
-    @property
     def _per_layer(self) -> Embedding | None:
         """The manifest's `per_layer`; None unless layers have an input of their own."""
         if (table := self._outer.get("per_layer.table")) is None:
             return None
         V, columns = table.shape
-        return Embedding(file=PER_LAYER, shape=(V, columns))
-
-    @property
-    def calls(self) -> dict[str, CallShape]:
-        """The functions of packages that have layers, and the shape of a call of each."""
-        return self.recipe.calls
-
-    @property
-    def functions(self) -> dict[str, int]:
-        """The functions of a package without a cache: name -> T, the tokens that a call takes."""
-        return self.recipe.widths
-
-    def called(self, program: Program) -> dict[str, CallShape]:
-        """The functions of a program, and the shape of a call of each."""
-        plain = {name: CallShape(T) for name, T in self.functions.items()}
-        return self.calls if program.has_cache else plain
+        return Embedding(file="per_layer.npy", shape=(V, columns))
 
     @cached_property
     def golden(self) -> GoldenPass:
-        return self.golden_pass(self.config, self.recipe, self.partial, self.read)
+        return GoldenPass(self.config, self.recipe, self.partial, self.read)
 
     def work_in(self, folder: Path) -> None:
         """Set the folder of the unfinished bundle."""
@@ -146,9 +117,8 @@ class BundleBuilder:
     def _build(self) -> None:
         self._check_space()
         self._whole("tokenizer.json", lambda path: path.write_text(self.tokenizer.json, "utf-8"))
-        self._whole("embedding.npy", self.write_embedding)
-        if self._per_layer is not None:
-            self._whole(PER_LAYER, self.write_per_layer)
+        for name, write in self.tables.items():
+            self._whole(name, write)
         self._advance("embedding")
         self._prepare()
         self._write_layers()
@@ -208,7 +178,17 @@ class BundleBuilder:
     def _outer(self) -> dict[str, TensorSpec]:
         return find(self.config.architecture).outer(self.config)
 
-    def write_embedding(self, path: Path) -> None:
+    @property
+    def tables(self) -> dict[str, Callable[[Path], None]]:
+        """What writes each of the host's tables that the model has, in order, by its file."""
+        writers = {
+            "embedding": ("embedding.npy", self._write_embedding),
+            "per_layer.table": ("per_layer.npy", self._write_per_layer),
+            "positions": ("positions.npy", self._write_positions),
+        }
+        return dict(own for name, own in writers.items() if name in self._outer)
+
+    def _write_embedding(self, path: Path) -> None:
         name = self._outer["embedding"].name
         header = {"descr": "<f2", "fortran_order": False, "shape": self.source.shape(name)}
         with path.open("wb") as file:
@@ -216,7 +196,7 @@ class BundleBuilder:
             for rows in self.encoding.rows(name):
                 file.write(rows.data)
 
-    def write_per_layer(self, path: Path) -> None:
+    def _write_per_layer(self, path: Path) -> None:
         """Write what every token gives to the layers, rows (V, L * P)."""
         own, table = self.plan.signatures[0].own, self._outer["per_layer.table"]
         assert own is not None, "what a model with such a table has"
@@ -227,6 +207,15 @@ class BundleBuilder:
             file[at : at + len(rows)] = rounded(table.name, rows)
             at += len(rows)
         file.flush()
+
+    def _write_positions(self, path: Path) -> None:
+        """Write the position embeddings, float16 (P, C), with that of token type 0 added."""
+        names = [self._outer[part].name for part in ("positions", "types")]
+        positions, types = (self.source.tensor(name) for name in names)
+        first = self.config.skipped
+        positions = positions[first : first + self.recipe.context]
+        with path.open("wb") as file:
+            np.save(file, rounded(names[0], positions + types[0]))
 
     @cached_property
     def _vocabulary(self) -> np.ndarray:
@@ -240,26 +229,78 @@ class BundleBuilder:
             at += len(rows)
         return whole
 
-    # --- layers -------------------------------------------------------------------------------
+    # --- packages -----------------------------------------------------------------------------
+
+    @cached_property
+    def pieces(self) -> dict[str, Pieces]:
+        """The lowered modules of each function of packages that have layers."""
+        calls = self.plan.functions(self.plan.shards[0])
+        return lower_blocks(self.config, self.recipe, calls)
+
+    def write(self, path: Path, program: Program, weights: Iterable[dict]) -> None:
+        """Write a package; weights: the encoded state dict of each of its layers, or of a `Head`
+        with each of its parts of the vocabulary."""
+        config, recipe, layers = self.config, self.recipe, program.layers
+        if program.parts:
+            write_head(path, config, recipe, self.plan.rows(program), weights)
+        elif program in self.plan.pooled:
+            ends = decoder.end_weights(config, "pooled", self.read)
+            write_pooled(path, config, self.plan.functions(program), ends)
+        elif program.expert is not None:
+            parted = self._parted(layers.start)
+            own = {name: parted[name] for name in self.plan.functions(program)}
+            (state,) = weights
+            scheme = find_scheme(recipe.quant)
+            write_expert(path, scheme, own, layers.start, program.expert, state)
+        elif program.trunk is None:
+            ends = decoder.ends_of(config, layers, self.read)
+            write_shard(path, config, recipe, self.pieces, layers, weights, ends)
+        else:
+            self._write_trunk(path, program.layers, weights)
+
+    def _parted(self, layer: int) -> dict[str, Parted]:
+        """The block of a layer, cut at its experts, for each function."""
+        kind = find(self.config.architecture).kinds(self.config)[layer]
+        return {name: own.parted[kind] for name, own in self.pieces.items()}
+
+    def _write_trunk(self, path: Path, layers: range, weights: Iterable[dict]) -> None:
+        """Write the end of a layer behind its experts, and the next up to its own, if any."""
+        config, n, states, behind = self.config, layers.start, [], None
+        for state in weights:
+            names = {*next(iter(self._parted(n).values())).before.parameters.values()}
+            states.append({name: value for name, value in state.items() if name in names})
+        if n:
+            names = {*next(iter(self._parted(n - 1).values())).behind.parameters.values()}
+            behind = decoder.block_weights(config, n - 1, self.read, names)
+        ends = decoder.ends_of(config, range(n, n), self.read)
+        write_shard(path, config, self.recipe, self.pieces, layers, states, ends, behind)
+
+    def _has(self, program: Program) -> bool:
+        return (self.partial / program.package).exists()
+
+    def _write_ahead(self, program: Program, weights: Iterator[dict]) -> None:
+        """Write a package; meanwhile a thread makes the next of its weights."""
+        with closing(ahead(weights)) as coming:  # or its thread outlives a failure
+            self._whole(program.package, partial(self.write, program=program, weights=coming))
+            for _ in coming:  # if the package was there, and the golden pass was not past it
+                pass
 
     def _write_layers(self) -> None:
         groups = self.plan.groups()
         done = [self._is_done(*group) for group in groups]
-        pieces = {} if all(done) else self.lower()
+        if not all(done):
+            _ = self.pieces
         self._advance("lowering")
         for (layers, programs), exist in zip(groups, done, strict=True):
             if exist:
                 self._advance("layers", len(layers))
             elif programs[0].is_whole:
-                self._write_shard(layers, programs[0], pieces)
-            else:
-                self._write_pieces(layers, programs, pieces)
-
-    def lower(self) -> dict:
-        return lower_blocks(self.config, self.recipe, self.calls)
-
-    def _has(self, program: Program) -> bool:
-        return (self.partial / program.package).exists()
+                self._write_ahead(programs[0], self._states(layers))
+            else:  # one layer, or what is behind the last
+                states = [*self._states(layers)]
+                for program in programs:
+                    write = partial(self.write, program=program, weights=states)
+                    self._whole(program.package, write)
 
     def _is_done(self, layers: range, programs: list[Program]) -> bool:
         """Whether the programs of these layers are there, and the golden pass is past them."""
@@ -272,71 +313,22 @@ class BundleBuilder:
             yield self.encoding.layer(layer, state)
             self._advance(f"layer {layer + 1} of {self.config.num_layers}")
 
-    def _write_shard(self, layers: range, program: Program, pieces: dict) -> None:
-        with closing(ahead(self._states(layers))) as weights:  # or its thread outlives a failure
-            self._whole(program.package, lambda path: self.shard(path, pieces, layers, weights))
-            for _ in weights:  # if the package was there, and the golden pass was not past it
-                pass
-
-    def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
-        """Write the package of some layers; `weights` yields the state dict of each."""
-        ends = decoder.ends_of(self.config, layers, self.read)
-        write_shard(path, self.config, self.recipe, pieces, layers, weights, ends)
-
-    def _write_pieces(self, layers: range, programs: list[Program], pieces: dict) -> None:
-        """Write one layer that is cut at its experts: a package for its trunk and each expert."""
-        state = dict(pair for layer in self._states(layers) for pair in layer.items())
-        for program in programs:
-            write = partial(self.piece, program=program, pieces=pieces, state=state)
-            self._whole(program.package, write)
-
-    def parted(self, pieces: dict, layer: int) -> dict[str, Parted]:
-        """The block of a layer, cut at its experts, for each function."""
-        kind = find(self.config.architecture).kinds(self.config)[layer]
-        return {name: pieces[name].parted[kind] for name in self.functions}
-
-    def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, torch.Tensor]) -> None:
-        """Write the trunk before a layer's experts; `state` is the state dict of that layer."""
-        states = self.behind(layer - 1, pieces) if layer else {}, state
-        ends = decoder.ends_of(self.config, range(layer, layer), self.read)
-        write_trunk(path, self.config, self.recipe, pieces, layer, states, ends)
-
-    def behind(self, layer: int, pieces: dict) -> dict[str, torch.Tensor]:
-        """The part of a layer's state dict that is used after its experts."""
-        names = next(iter(self.parted(pieces, layer).values())).behind.parameters.values()
-        return decoder.block_weights(self.config, layer, self.read, set(names))
-
-    def piece(self, path: Path, program: Program, pieces: dict, state: dict) -> None:
-        """Write a layer's trunk or one of its experts; `state` is the layer's state dict."""
-        if program.expert is None:
-            self.trunk(path, program.layers.start, pieces, state)
-            return
-        scheme, layer = find_scheme(self.recipe.quant), program.layers.start
-        weights = expert_weights(state, program.expert)
-        blocks = self.parted(pieces, layer)
-        write_expert(path, scheme, blocks, layer, program.expert, weights)
-
-    # --- head ---------------------------------------------------------------------------------
-
     def _write_head(self) -> None:
-        programs = self.plan.head
+        programs = self.plan.head + self.plan.pooled
         if (self.partial / "golden.npz").exists() and all(map(self._has, programs)):
             return
         for program in programs:
-            with closing(ahead(self.parts(program, golden=True))) as weights:
-                self._whole(program.package, partial(self.head, program=program, weights=weights))
-                for _ in weights:  # if the package was there
-                    pass
+            self._write_ahead(program, self.parts(program, self.golden))
         self._whole("golden.npz", self.golden.write)
 
-    def parts(self, program: Program, golden: bool) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield the state dict of a `Head` with one part of the vocabulary, for each part that a
-        program of the head has; golden: the golden pass runs along."""
+    def parts(self, program: Program, golden: GoldenPass | None = None) -> Iterator[dict]:
+        """Yield the encoded state dict of a `Head` with one part of the vocabulary, for each part
+        that a program has; the golden pass, if given, runs along."""
         for number, rows in self.plan.rows(program).items():
             weights = self._head_weights(number, rows)
             if golden:
-                self.golden.head((rows,), weights)
-            yield weights
+                golden.head((rows,), weights)
+            yield self.encoding.head(number, weights)
 
     def _head_weights(self, number: int, count: int) -> dict[str, torch.Tensor]:
         """The state dict of a `Head` with a part of the vocabulary, of `count` rows."""
@@ -350,13 +342,6 @@ class BundleBuilder:
 
         return decoder.head_weights(self.config, (count,), read)
 
-    def head(self, path: Path, program: Program, weights: Iterable[dict]) -> None:
-        """Write a package of the head; `weights` is what `parts` yields for it."""
-        splits = self.plan.rows(program)
-        parts = ({number: rows} for number, rows in splits.items())
-        encoded = map(self.encoding.head, parts, weights)
-        write_head(path, self.config, self.recipe, splits, encoded)
-
     # --- manifest -----------------------------------------------------------------------------
 
     @cached_property
@@ -365,7 +350,7 @@ class BundleBuilder:
 
     def _write_manifest(self, path: Path) -> None:
         config, programs, text = self.config, self.plan.programs, asdict(self.tokenizer)
-        packages = [part_of(self.partial, own, self.called(own)) for own in programs]
+        packages = [part_of(self.partial, own, self.plan.functions(own)) for own in programs]
         del text["json"]  # a file of its own
         hashes, sizes = self.journal.hashes(), regular_files(self.partial)
         manifest = Manifest(
@@ -378,8 +363,8 @@ class BundleBuilder:
             host=find(config.architecture).host(config),
             form=self.recipe.form,
             adapters=adapters_of(config, self.recipe.lora_slots),
-            vectors=self.vectors,
-            tags=self.tags,
+            vectors=vectors_of(config, self.recipe),
+            tags=tags_of(config),
             tokenizer=Tokenizer(**text),
             model=config.model_dump(),
             recipe=self.recipe,

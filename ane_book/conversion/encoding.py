@@ -79,8 +79,8 @@ class Encoding:
         """A layer's state dict; a matrix that is encoded already is an `Encoded`."""
         return state
 
-    def head(self, splits: dict[int, int], weights: dict) -> dict:
-        """The same for a `Head` with these parts of the vocabulary: number -> rows."""
+    def head(self, number: int, weights: dict) -> dict:
+        """The same for a `Head` with one part of the vocabulary, by its number."""
         return weights
 
     def finish(self) -> None:
@@ -133,15 +133,13 @@ class StoredEncoding(Encoding):
                 stored[name] = Encoded.stored(whole)
         return state | stored
 
-    def head(self, splits: dict[int, int], weights: dict) -> dict:
-        keeps = self.plan.recipe.quant_head == STORED
-        whole, stored = self._vocabulary if keeps else None, {}
-        if whole is not None:
-            start = sum(self.plan.splits[: min(splits)])
-            for number, rows in enumerate(splits.values()):
-                stored[f"parts.{number}.weight"] = Encoded.stored(whole.rows(start, start + rows))
-                start += rows
-        return weights | stored
+    def head(self, number: int, weights: dict) -> dict:
+        whole = self._vocabulary if self.plan.recipe.quant_head == STORED else None
+        if whole is None:
+            return weights
+        start = sum(self.plan.splits[:number])
+        part = whole.rows(start, start + self.plan.splits[number])
+        return weights | {"parts.0.weight": Encoded.stored(part)}
 
     @cached_property
     def _vocabulary(self) -> Integers | None:

@@ -1,10 +1,12 @@
 """Golden numbers: PyTorch's results for the same weights, computed while layers are converted.
 
 Conversion reads every layer once; as soon as a layer is read, it also runs on the golden tokens in
-float32. Between two programs the hidden state is kept in a file, from which an interrupted
-conversion goes on. Where experts are programs, their inputs and outputs are recorded as well.
+float32, which for an encoder are one text. Between two programs the hidden state is kept in a file,
+from which an interrupted conversion goes on. Where experts are programs, their inputs and outputs
+are recorded as well.
 
-Letters: C hidden size, E experts, L layers, T golden tokens, S slots of the cache, V vocabulary.
+Letters: C hidden size, E experts, L layers, N labels, T golden tokens, S slots of the cache, V
+vocabulary.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,9 +15,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ane_book.host import Host, causal_mask, per_layer_columns
+from ane_book.host import Host, causal_mask, per_layer_columns, pool
 from ane_book.layout import PER_LAYER, CallShape
-from ane_book.models import DecoderConfig, find
+from ane_book.models import find
 from ane_book.models.base import decoder
 from ane_book.models.base.experts.layers import Mixture
 from ane_book.models.base.signature import MaskInput
@@ -37,15 +39,6 @@ def loaded(make: Callable[[], Made], weights: dict[str, Tensor]) -> Made:
     return module
 
 
-def end_module(
-    config: DecoderConfig, end: str, read: Callable[[str], np.ndarray]
-) -> nn.Module | None:
-    """One of `Architecture.ends` with its weights; None without one."""
-    weights = decoder.end_weights(config, end, read)
-    ends = find(config.architecture).ends
-    return loaded(lambda: ends(config)[end], weights) if weights else None
-
-
 class GoldenPass:
     """Runs the golden tokens through the layers of one conversion.
 
@@ -62,7 +55,8 @@ class GoldenPass:
         read: Callable[[str], np.ndarray],
     ):
         self.config, self.recipe, self.folder, self.read = config, recipe, folder, read
-        self.signatures = find(config.architecture).signatures(config)
+        self._architecture = find(config.architecture)
+        self.signatures = self._architecture.signatures(config)
         self._logits: list[Tensor] = []  # of the last token, for each part of the vocabulary
         self._best: list[tuple[Tensor, Tensor]] = []  # of every token, the largest and its place
 
@@ -74,24 +68,38 @@ class GoldenPass:
 
     def layers(self, layers: range) -> Iterator[dict[str, Tensor]]:
         """Run each layer and yield its state dict; at the end, save the hidden state to disk."""
-        values, architecture = self._values(layers.start), find(self.config.architecture)
-        if layers.start == 0 and (first := end_module(self.config, "first", self.read)):
-            with torch.inference_mode():
-                values = {"hidden": first(values["hidden"])}
+        values = self._values(layers.start)
+        if layers.start == 0:
+            values["hidden"] = self._after_end("first", values["hidden"])
         for layer in layers:
-            state = decoder.block_weights(self.config, layer, self.read)
-            kind = self.signatures.names[layer]
-            block = loaded(partial(architecture.block, self.config, kind), state)
+            block, state = self._block(layer)
             with torch.inference_mode(), _listening(block, self.folder, layer):
                 values = self._step(block, values, layer)
             yield state
-        left = {n: values[n] for n in ("hidden", *self.signatures.handed(layers.stop))}
-        values = self._ended(left, layers.stop)
+        values = {n: values[n] for n in ("hidden", *self.signatures.handed(layers.stop))}
+        # The last module of a tagger gives the labels' logits, which are no hidden state.
+        if layers.stop == self.config.num_layers and self._architecture.task == "embedding":
+            values["hidden"] = self._after_end("last", values["hidden"])
         final = self.file(layers.stop)
         unfinished = final.with_name(f"unfinished_{final.name}")
         arrays: dict[str, Any] = {name: value.numpy() for name, value in values.items()}
         np.savez(unfinished, **arrays)
         unfinished.rename(final)
+
+    def _block(self, layer: int) -> tuple[nn.Module, dict[str, Tensor]]:
+        """A layer's block, and the state dict whose tensors it holds."""
+        state = decoder.block_weights(self.config, layer, self.read)
+        block, kind = self._architecture.block, self.signatures.names[layer]
+        return loaded(partial(block, self.config, kind), state), state
+
+    def _after_end(self, end: str, hidden: Tensor) -> Tensor:
+        """What one of `Architecture.ends` makes of the hidden state; without one, the same."""
+        weights = decoder.end_weights(self.config, end, self.read)
+        if not weights:
+            return hidden
+        module = loaded(lambda: self._architecture.ends(self.config)[end], weights)
+        with torch.inference_mode():
+            return module(hidden)
 
     def _step(self, block: nn.Module, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
         """Run a layer's block; returns the next one's inputs: `hidden` (1, C, 1, T), and the values
@@ -105,10 +113,6 @@ class GoldenPass:
         hidden, *made = result if isinstance(result, tuple) else (result,)
         given = zip(signature.given, made[len(signature.keeps) :], strict=True)
         return values | {"hidden": hidden} | dict(given)
-
-    def _ended(self, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
-        """What the programs that end before a layer give, of the values that its block takes."""
-        return values
 
     def file(self, layer: int) -> Path:
         """The file that keeps the inputs of a layer, computed by the layers before it."""
@@ -127,11 +131,13 @@ class GoldenPass:
         """The scaled embeddings of T tokens, (1, C, 1, T), as the host gives them to the model."""
         embedding = np.load(self.folder / "embedding.npy", mmap_mode="r")
         rows = embedding[tokens].astype(np.float32) * self._host.embedding_scale  # (T, C)
+        if "positions" in self._architecture.outer(self.config):
+            rows += np.load(self.folder / "positions.npy")[: len(tokens)]
         return torch.from_numpy(rows.T[None, :, None, :].copy())  # (1, C, 1, T)
 
     @property
     def _host(self) -> Host:
-        return find(self.config.architecture).host(self.config)
+        return self._architecture.host(self.config)
 
     @property
     def _call(self) -> CallShape:
@@ -141,11 +147,17 @@ class GoldenPass:
     def _feeds(self) -> dict[str, Tensor]:
         """What the host gives to a call at position 0."""
         T, S, host = self.recipe.golden_tokens, self.recipe.context, self._host
-        arrays = host.tables(np.arange(T), S) | {"real": np.ones((1, 1, 1, T), np.float32)}
-        for name, given in self.signatures.host().items():
-            if isinstance(given, MaskInput):
-                mask = causal_mask(0, T, S, host.masks[name])
-                arrays[name] = np.tile(mask, (1, 1, given.often(self._call), 1))
+        arrays = host.tables(np.arange(T), S)
+        if self._architecture.task == "text-generation":
+            arrays["real"] = np.ones((1, 1, 1, T), np.float32)
+            for name, given in self.signatures.host().items():
+                if isinstance(given, MaskInput):
+                    mask = causal_mask(0, T, S, host.masks[name])
+                    arrays[name] = np.tile(mask, (1, 1, given.often(self._call), 1))
+        else:
+            tagger = self._architecture.task == "token-classification"
+            window = self.config.sliding_window if tagger else None
+            arrays |= host.text_masks([T], T, window, self._architecture.causal)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     @cached_property
@@ -179,10 +191,18 @@ class GoldenPass:
             np.savez(file, tokens=self.tokens, hidden=states, **results)
 
     def _results(self) -> dict[str, np.ndarray]:
-        """The last token's logits (V,), and every token's likeliest next one (T,)."""
-        largest, tokens = (torch.stack(parts) for parts in zip(*self._best, strict=True))
-        argmax = tokens.gather(0, largest.argmax(dim=0)[None])[0]
-        return {"logits": torch.cat(self._logits).numpy(), "argmax": argmax.numpy()}
+        """Of a decoder the last token's logits (V,), and every token's likeliest next one (T,); of
+        a tagger the logits of all tokens (N, T); of other encoders a vector of length 1."""
+        if self._best:
+            largest, tokens = (torch.stack(parts) for parts in zip(*self._best, strict=True))
+            argmax = tokens.gather(0, largest.argmax(dim=0)[None])[0]
+            return {"logits": torch.cat(self._logits).numpy(), "argmax": argmax.numpy()}
+        hidden = self._hidden(self.config.num_layers)  # (1, C, 1, T)
+        if self._architecture.task == "token-classification":
+            return {"logits": self._after_end("last", hidden)[0, :, 0].numpy()}
+        column = torch.from_numpy(pool(hidden[0, :, 0].numpy(), self.config.pooling))
+        vector = self._after_end("pooled", column[None, :, None, None]).numpy().ravel()
+        return {"vector": vector / np.linalg.norm(vector)}
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ane_book.conversion.golden import GoldenPass, loaded
 from ane_book.conversion.quantize.feedback import Moments, moments_of
-from ane_book.models import DecoderConfig, find
+from ane_book.models import DecoderConfig
 from ane_book.models.base import decoder
 from ane_book.options import Recipe, checked
 import numpy as np
@@ -73,7 +73,7 @@ class Calibration(GoldenPass):
         hidden = [self._given(ids) for ids in self.windows]
         for layer in layers:
             layer_inputs.append(hidden[:GRADED])
-            block = self._block(layer)
+            block = self._block(layer)[0].requires_grad_(False)
             with torch.no_grad(), _watched(block) as sums:
                 hidden = [self._after(block, x, layer) for x in hidden]
             torch.save(sums["inputs"], self._file(layer))
@@ -81,7 +81,7 @@ class Calibration(GoldenPass):
         gradients = self._head(hidden)
         yield "calibrating head"
         for layer in reversed(layers):
-            block = self._block(layer)
+            block = self._block(layer)[0].requires_grad_(False)
             forwards = torch.load(self._file(layer))
             with _watched(block) as sums:
                 gradients = [
@@ -93,12 +93,6 @@ class Calibration(GoldenPass):
 
     def _after(self, block: nn.Module, hidden: Tensor, layer: int) -> Tensor:
         return self._step(block, {"hidden": hidden}, layer)["hidden"]
-
-    def _block(self, layer: int) -> nn.Module:
-        """A layer with its weights."""
-        block, kind = find(self.config.architecture).block, self.signatures.names[layer]
-        state = decoder.block_weights(self.config, layer, self.read)
-        return loaded(partial(block, self.config, kind), state).requires_grad_(False)
 
     def _head(self, hidden: list[Tensor]) -> list[Tensor]:
         """Save the head's statistics; returns the gradients of its inputs for the backward pass."""

@@ -26,8 +26,6 @@ from ane_book.models.base.signature import BlockSignature
 import torch
 from torch import Tensor, nn
 
-OWN = "mixture.groups"  # an expert's parameters begin with this, a dot and its number
-
 
 @dataclass(frozen=True)
 class Parted:
@@ -191,24 +189,18 @@ def _cut(piece: LoweredBlock) -> tuple[LoweredBlock, LoweredBlock, tuple[str, ..
         raise RuntimeError("what experts are given depends on what they say")
     taken = {id(operation) for operation in ours}
     others = [o for o in piece.operations if id(o) not in taken and o.type != "const"]
-    names = {name: name for name in piece.outputs}
-    before, behind = _pieces_of(piece, [ours[::-1], others], names)
+    before, behind = _pieces_of(piece, [ours[::-1], others])
     if odd := behind.inputs.keys() & piece.inputs.keys() - {"y"}:
         raise RuntimeError(f"what is behind the experts takes {sorted(odd)} of the block")
     return before, behind, tuple(name for name in before.outputs if name in behind.inputs)
 
 
-def _pieces_of(
-    piece: LoweredBlock, stretches: list[list], names: dict[str, str]
-) -> list[LoweredBlock]:
-    """Make a `LoweredBlock` of each stretch of ops.
-
-    names: values that leave a stretch; those that another stretch takes are added.
-    """
+def _pieces_of(piece: LoweredBlock, stretches: list[list]) -> list[LoweredBlock]:
+    """Make a `LoweredBlock` of each stretch of a block's ops, which are no constants."""
     constants = {o.outputs[0].name: o for o in piece.operations if o.type == "const"}
     shapes = piece.inputs | {v.name: _shape(v) for o in piece.operations for v in o.outputs}
-    parts = []
-    for operations in ([o for o in s if o.type != "const"] for s in stretches):
+    parts, leaving = [], {*piece.outputs}  # the block, or one stretch for another
+    for operations in stretches:
         made = dict.fromkeys(v.name for o in operations for v in o.outputs)
         # Keys sorted: a map of protobuf has another order in every process.
         keys = ((o, key) for o in operations for key in sorted(o.inputs))
@@ -217,11 +209,9 @@ def _pieces_of(
         inputs = {n: shapes[n] for n in used if n not in constants and n not in made}
         parameters = {n: piece.parameters[n] for n in used if n in piece.parameters}
         parts.append((own + operations, inputs, made, parameters))
-    taken = dict.fromkeys(name for _, inputs, *_ in parts for name in inputs)
-    held = [n for _, _, made, _ in parts for n in made if n in taken and n not in names]
-    names |= {name: f"held_{i}" for i, name in enumerate(held)}
+        leaving |= inputs.keys()
     return [
-        LoweredBlock(operations, inputs, tuple(name for name in made if name in names), parameters)
+        LoweredBlock(operations, inputs, tuple(n for n in made if n in leaving), parameters)
         for operations, inputs, made, parameters in parts
     ]
 
@@ -230,32 +220,21 @@ def _shape(value) -> tuple[int, ...]:
     return tuple(size.constant.size for size in value.type.tensorType.dimensions)
 
 
-def expert_weights(state: dict[str, Tensor], expert: int) -> dict[str, Tensor]:
-    """The parameters of one expert, from the state dict of a block."""
-    own = f"{OWN}.{expert}."
-    return {name.removeprefix(own): value for name, value in state.items() if name.startswith(own)}
-
-
-def trunk_weights(piece: LoweredBlock, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The parameters of `Parted.before` or `Parted.behind`, in the order of the state dict."""
-    wanted = set(piece.parameters.values())
-    return {name: value for name, value in state.items() if name in wanted}
-
-
 def write_expert(
     path: Path,
     scheme: Scheme,
     pieces: dict[str, Parted],
     layer: int,
     expert: int,
-    weights: dict[str, Tensor],
+    state: dict[str, Tensor],
 ) -> None:
     """Write the package of one expert of a layer; `decode` of expert 3 is called `decode_3`.
 
     An expert takes `x` (1, C, 1, T) and its `gate` (1, 1, 1, T), and gives `y` (1, C, 1, T).
-    pieces: the block, by function. weights: the expert's parameters.
+    pieces: the block, by function. state: the block's state dict.
     """
-    package = PackageWriter(path)
+    package, own = PackageWriter(path), f"mixture.groups.{expert}."
+    weights = {n.removeprefix(own): value for n, value in state.items() if n.startswith(own)}
     stored = package.write_weights(weights, scheme)
     for name, parted in pieces.items():
         function, piece = package.function(f"{name}_{expert}"), parted.expert

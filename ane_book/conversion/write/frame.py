@@ -49,7 +49,7 @@ class Frame:
         self._add_inputs(hidden or self._input("hidden", Columns(config.hidden_size).shape(call)))
         self._share_stores()
         shapes = slot_shapes(config, recipe.lora_slots)
-        if own := self.signatures[layers.start].own:
+        if layers and (own := self.signatures[layers.start].own):
             shapes = {PER_LAYER: own.shape(call)[1:]} | shapes
         for name, shape in shapes.items():
             whole = self._input(name, (len(layers), *shape))

@@ -8,6 +8,7 @@ from typing import Any
 from ane_book.conversion.quantize import Encoded, Scheme, find_scheme
 from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
+from ane_book.layout import CallShape
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.decoder import Winner
 from ane_book.options import Recipe
@@ -48,13 +49,13 @@ def write_head(
 
 
 def write_pooled(
-    path: Path, config: Any, functions: dict[str, int], weights: dict[str, Tensor]
+    path: Path, config: Any, functions: dict[str, CallShape], weights: dict[str, Tensor]
 ) -> None:
     """Write the package of what is of texts' pooled columns, with its weights."""
     architecture, package = find(config.architecture), PackageWriter(path)
     stored, module = package.write_weights(weights), architecture.ends(config)["pooled"]
-    for called, T in functions.items():
-        function, shape = package.function(called), (1, config.hidden_size, 1, T)
+    for name, call in functions.items():
+        function, shape = package.function(name), (1, config.hidden_size, 1, call.tokens)
         hidden = {"hidden": function.input("hidden", "fp16", shape)}
         piece = lower(module, {"hidden": torch.zeros(shape)}, ["vector"], config.norm_epsilon)
         function.finish(function.stamp(piece, "pooled", hidden, stored, {"vector": "vector"}))
