@@ -56,21 +56,17 @@ class Encoding:
     def prepare(self, path: Path, report: Callable[[str], None]) -> None:
         """Write `file`, if any; the bundle's tokenizer and embedding are beside it already."""
 
-    def half(self, name: str) -> np.ndarray:
-        """A tensor in fp16, the dtype of a package."""
-        return rounded(name, self.values(name))
-
     def values(self, name: str) -> np.ndarray:
         """A tensor before it is rounded, in float32 and new."""
         return self.source.tensor(name)
 
     def rows(self, name: str) -> Iterator[np.ndarray]:
-        """`half` of a matrix, some rows at a time; that of a vocabulary may be larger than all
-        else."""
+        """A matrix in fp16, the dtype of a package, some rows at a time, since that of a vocabulary
+        may be larger than all else."""
         return (rounded(name, rows) for rows in self.source.rows(name, ROWS))
 
     def read(self, name: str) -> np.ndarray:
-        """The values of `half` in float32; torch converts them faster than numpy."""
+        """A tensor in float32, with the values of fp16; torch converts them faster than numpy."""
         values = self.values(name)  # becomes the result: new memory costs as much as rounding
         torch.from_numpy(values).copy_(torch.from_numpy(rounded(name, values)))
         return values
@@ -113,7 +109,7 @@ class StoredEncoding(Encoding):
         return super().values(name) if stored is None else stored.halved()
 
     def rows(self, name: str) -> Iterator[np.ndarray]:
-        yield self.half(name)
+        yield rounded(name, self.values(name))
 
     def _keeps(self, name: str) -> bool:
         """Whether the recipe keeps a tensor's integers; a tied embedding goes by `quant_head`."""

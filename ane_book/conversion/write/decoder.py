@@ -21,7 +21,7 @@ from ane_book.conversion.write.activations import silu_by_tanh
 from ane_book.conversion.write.experts import Pieces
 from ane_book.conversion.write.frame import Frame
 from ane_book.conversion.write.lowering import lower
-from ane_book.conversion.write.program import PackageWriter, StoredWeight
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
 from ane_book.errors import InvalidInput
 from ane_book.layout import CallShape
 from ane_book.models import find
@@ -86,12 +86,11 @@ def write_shard(
     end = None if behind is None else package.write_weights(behind, scheme)
     stored = [package.write_weights(state, scheme) for state in weights]
     last = package.write_weights(ends.get("last", {}))
-    kinds, before = find(config.architecture).kinds(config), layers.start - 1
     for name, lowered in pieces.items():
         function, hidden = package.function(name), None
         if end is not None:
             out = "hidden_out" if not layers and not last else None
-            hidden = lowered.parted[kinds[before]].stamp_behind(function, before, end, out)
+            hidden = _stamp_behind(function, config, lowered, layers.start - 1, end, out)
         frame = Frame(function, config, recipe, lowered.call, layers, hidden)
         _stamp(frame, lowered, first, stored, last)
     is_trunk = bool(next(iter(pieces.values())).parted)
@@ -100,29 +99,51 @@ def write_shard(
     package.finish(next(iter(pieces)), f"{what}, made by ane-book")
 
 
+def _stamp_behind(
+    function: FunctionWriter,
+    config: Any,
+    lowered: Pieces,
+    layer: int,
+    weights: Stored,
+    out: str | None,
+) -> str:
+    """Stamp the end of a layer, behind its experts; all that it takes becomes the trunk's input.
+
+    Returns the name of the hidden state, which is `out` where it leaves the trunk.
+    """
+    parted = lowered.parted[find(config.architecture).kinds(config)[layer]]
+    piece, names = parted.behind, parted.names(layer)
+    feeds = {
+        value: function.input(names.get(value, value), "fp16", shape)
+        for value, shape in piece.inputs.items()
+    }
+    leaving = {piece.outputs[0]: out} if out else {}
+    return function.stamp(piece, "behind", feeds, weights, leaving)[0]
+
+
 def _stamp(
     frame: Frame, lowered: Pieces, first: Stored, stored: list[Stored], last: Stored
 ) -> None:
     """Stamp the layers of a package in order, and the ends that it has."""
-    function, leaving = frame.function, list[str]()
+    function, values, leaving = frame.function, frame.values, list[str]()
     if first:
-        frame.stamp_first(lowered, first)
+        feeds = {"hidden": values["hidden"]}
+        (values["hidden"],) = function.stamp(lowered.ends["first"], "first", feeds, first)
     for layer, weights in zip(frame.layers, stored, strict=True):
         kind = frame.signatures.names[layer]
+        names = frame.leaving if layer == frame.layers[-1] and not last else {}
         if parted := lowered.parted.get(kind):
-            feeds = frame.feeds(layer, parted.before)
-            results = parted.stamp_before(function, layer, feeds, weights, frame.leaving)
-            # In a decoder in one order; in an encoder in that of the operations.
+            piece, prefix = parted.before, "before"
+            names |= {"x": "x", "gates": "gates"} | parted.names(layer)
+        else:
+            piece, prefix = lowered.blocks[kind], f"layer{layer}"
+        made = function.stamp(piece, prefix, frame.feeds(layer, piece), weights, names)
+        results = dict(zip(piece.outputs, made, strict=True))
+        if parted:  # of a decoder in one order, of an encoder in that of the operations
             order = ("x", "gates", *parted.held) if frame.signatures.kept else [*results]
             leaving = [results[name] for name in order]
-        else:
-            piece = lowered.blocks[kind]
-            names = frame.leaving if layer == frame.layers[-1] and not last else {}
-            feeds = frame.feeds(layer, piece)
-            made = function.stamp(piece, f"layer{layer}", feeds, weights, names)
-            results = dict(zip(piece.outputs, made, strict=True))
         frame.accept(layer, results)
     if last:
-        piece, hidden = lowered.ends["last"], {"hidden": frame.values["hidden"]}
-        leaving = function.stamp(piece, "last", hidden, last, {n: n for n in piece.outputs})
-    frame.close(leaving or [frame.values["hidden"]])
+        piece, feeds = lowered.ends["last"], {"hidden": values["hidden"]}
+        leaving = function.stamp(piece, "last", feeds, last, {n: n for n in piece.outputs})
+    frame.close(leaving or [values["hidden"]])

@@ -16,7 +16,7 @@ from typing import Any
 from ane_book.conversion.quantize import Scheme
 from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.norms import operands
-from ane_book.conversion.write.program import FunctionWriter, PackageWriter
+from ane_book.conversion.write.program import PackageWriter
 from ane_book.layout import LAYOUTS, CallShape
 from ane_book.models import find
 from ane_book.models.base.layers import Attention
@@ -42,45 +42,6 @@ class Parted:
     def names(self, layer: int) -> dict[str, str]:
         """The names of `held` values between two packages: block's name -> package's name."""
         return {value: f"layer{layer}_held_{i}" for i, value in enumerate(self.held)}
-
-    def stamp_before(
-        self,
-        function: FunctionWriter,
-        layer: int,
-        feeds: dict[str, str],
-        weights: dict,
-        names: dict[str, str] | None = None,
-    ) -> dict[str, str]:
-        """Add the part before a layer's experts to a trunk; what `feeds` lacks becomes an input of
-        the trunk.
-
-        names: names for the other results that leave the trunk, beside `x`, `gates` and `held`.
-        Returns the names of all results: block's name -> trunk's name.
-        """
-        piece = self.before
-        all_feeds = feeds | {
-            value: function.input(value, "fp16", shape)
-            for value, shape in piece.inputs.items()
-            if value not in feeds
-        }
-        names = {"x": "x", "gates": "gates"} | self.names(layer) | (names or {})
-        results = function.stamp(piece, "before", all_feeds, weights, names)
-        return dict(zip(piece.outputs, results, strict=True))
-
-    def stamp_behind(
-        self, function: FunctionWriter, layer: int, weights: dict, out: str | None = None
-    ) -> str:
-        """Add the part behind a layer's experts to a trunk; all its inputs become the trunk's.
-
-        Returns the name of the hidden state, which is `out` where it leaves the trunk.
-        """
-        piece, names = self.behind, self.names(layer)
-        feeds = {
-            value: function.input(names.get(value, value), "fp16", shape)
-            for value, shape in piece.inputs.items()
-        }
-        (hidden,) = piece.outputs
-        return function.stamp(piece, "behind", feeds, weights, {hidden: out} if out else None)[0]
 
 
 @dataclass(frozen=True)

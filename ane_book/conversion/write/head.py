@@ -83,26 +83,18 @@ def _add_logits(
     weight: StoredWeight,
     T: int,
 ) -> None:
-    """Add the logits `out` of a part of the vocabulary, between bounds where there are any."""
-    if bound is None:
-        _add_convolution(function, out, hidden, weight, T)
-        return
-    _add_convolution(function, f"{out}_free", hidden, weight, T)
-    shape = (1, weight.shape[0], 1, T)
-    piece = lower(bound, {"logits": torch.zeros(shape)}, ["capped"])
-    function.stamp(piece, out, {"logits": f"{out}_free"}, {}, {"capped": out})
-
-
-def _add_convolution(
-    function: FunctionWriter, out: str, hidden: str, weight: StoredWeight, T: int
-) -> None:
-    """Add `out` (1, outputs, 1, T), a 1x1 convolution of `hidden` (1, inputs, 1, T)."""
+    """Add the logits `out` (1, rows, 1, T) of a part of the vocabulary, a 1x1 convolution of
+    `hidden` (1, C, 1, T), between bounds where there are any."""
+    free, shape = f"{out}_free" if bound else out, (1, weight.shape[0], 1, T)
     function.op(
-        "conv", out, "fp16", [(1, weight.shape[0], 1, T)],
-        x=hidden, weight=function.weight(f"{out}_weight", weight),
+        "conv", free, "fp16", [shape],
+        x=hidden, weight=function.weight(f"{free}_weight", weight),
         strides=np.ones(2, np.int32), pad_type=np.str_("valid"),
         pad=np.zeros(4, np.int32), dilations=np.ones(2, np.int32), groups=np.int32(1),
     )  # fmt: skip
+    if bound:
+        piece = lower(bound, {"logits": torch.zeros(shape)}, ["capped"])
+        function.stamp(piece, out, {"logits": free}, {}, {"capped": out})
 
 
 def _choose(function: FunctionWriter, names: list[str], splits: tuple[int, ...], T: int) -> list:
