@@ -49,6 +49,15 @@ ROWS = 2048  # tokens whose inputs of all layers are computed at a time
 Progress = Callable[[str, int, int], None]  # description, steps done, steps in all
 
 
+def save_rows(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarray]) -> None:
+    """Write an array of fp16 in numpy's format, some rows at a time."""
+    header = {"descr": "<f2", "fortran_order": False, "shape": shape}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for rows in parts:
+            file.write(np.ascontiguousarray(rows).data)
+
+
 class BundleBuilder:
     """Builds one bundle in the folder `partial`, which then takes the place of `target`."""
 
@@ -190,32 +199,23 @@ class BundleBuilder:
 
     def _write_embedding(self, path: Path) -> None:
         name = self._outer["embedding"].name
-        header = {"descr": "<f2", "fortran_order": False, "shape": self.source.shape(name)}
-        with path.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            for rows in self.encoding.rows(name):
-                file.write(rows.data)
+        save_rows(path, self.source.shape(name), self.encoding.rows(name))
 
     def _write_per_layer(self, path: Path) -> None:
         """Write what every token gives to the layers, rows (V, L * P)."""
         own, table = self.plan.signatures[0].own, self._outer["per_layer.table"]
         assert own is not None, "what a model with such a table has"
         embedding = np.load(self.partial / "embedding.npy", mmap_mode="r")
-        file = np.lib.format.open_memmap(path, "w+", np.float16, table.shape)
-        at, given = 0, self.source.rows(table.name, ROWS)
-        for rows in own.rows(self.read, embedding, given):
-            file[at : at + len(rows)] = rounded(table.name, rows)
-            at += len(rows)
-        file.flush()
+        found = own.rows(self.read, embedding, self.source.rows(table.name, ROWS))
+        save_rows(path, table.shape, (rounded(table.name, rows) for rows in found))
 
     def _write_positions(self, path: Path) -> None:
-        """Write the position embeddings, float16 (P, C), with that of token type 0 added."""
+        """Write the position embeddings, rows (P, C), with that of token type 0 added."""
         names = [self._outer[part].name for part in ("positions", "types")]
         positions, types = (self.source.tensor(name) for name in names)
         first = self.config.skipped
-        positions = positions[first : first + self.recipe.context]
-        with path.open("wb") as file:
-            np.save(file, rounded(names[0], positions + types[0]))
+        rows = positions[first : first + self.recipe.context] + types[0]
+        save_rows(path, rows.shape, [rounded(names[0], rows)])
 
     @cached_property
     def _vocabulary(self) -> np.ndarray:
@@ -324,23 +324,20 @@ class BundleBuilder:
     def parts(self, program: Program, golden: GoldenPass | None = None) -> Iterator[dict]:
         """Yield the encoded state dict of a `Head` with one part of the vocabulary, for each part
         that a program has; the golden pass, if given, runs along."""
-        for number, rows in self.plan.rows(program).items():
-            weights = self._head_weights(number, rows)
+        norm = self._outer["norm"].name if program.parts else ""
+        for number, count in self.plan.rows(program).items():
+            first = sum(self.plan.splits[:number])
+            rows = slice(first, first + count)
+
+            def read(name: str, rows: slice = rows) -> np.ndarray:
+                if name == norm:
+                    return self.read(name)
+                return torch.from_numpy(self._vocabulary[rows]).float().numpy()
+
+            weights = decoder.head_weights(self.config, (count,), read)
             if golden:
-                golden.head((rows,), weights)
+                golden.head((count,), weights)
             yield self.encoding.head(number, weights)
-
-    def _head_weights(self, number: int, count: int) -> dict[str, torch.Tensor]:
-        """The state dict of a `Head` with a part of the vocabulary, of `count` rows."""
-        first = sum(self.plan.splits[:number])
-        rows = slice(first, first + count)
-
-        def read(name: str) -> np.ndarray:
-            if name == self._outer["norm"].name:
-                return self.read(name)
-            return torch.from_numpy(self._vocabulary[rows]).float().numpy()
-
-        return decoder.head_weights(self.config, (count,), read)
 
     # --- manifest -----------------------------------------------------------------------------
 

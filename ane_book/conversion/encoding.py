@@ -125,7 +125,9 @@ class StoredEncoding(Encoding):
         for name, parts in self._architecture.parameters(self.config, kind).items():
             names = [f"{self._layers}.{layer}.{part.name}" for part in parts]
             whole = joined([self.source.integers(name) for name in names])
-            if whole is not None and all(map(_as_it_is, parts)):
+            # A parameter is stored tensors as they are: no rows repeated, scaled or reordered.
+            plain = all(part == TensorSpec(part.name, part.shape) for part in parts)
+            if whole is not None and plain:
                 stored[name] = Encoded.stored(whole)
         return state | stored
 
@@ -141,9 +143,3 @@ class StoredEncoding(Encoding):
     def _vocabulary(self) -> Integers | None:
         """The head's matrix as integers, which its parts share."""
         return self.source.integers(self._head)
-
-
-def _as_it_is(part: TensorSpec) -> bool:
-    """Whether a parameter is a source tensor as it is: no rows repeated, scaled or reordered."""
-    plain = (part.repeat, part.times, part.plus, part.pairs) == (1, 1.0, 0.0, 0)
-    return plain and part.half is None and part.tap is None

@@ -68,17 +68,17 @@ def encode(weight: Tensor, scheme: Scheme, moments: Moments) -> tuple[Encoded, f
     """
     rows = weight.reshape(len(weight), -1).float()  # (O, C)
     groups, bits = scheme.groups(len(rows)), scheme.bits
-    store: Callable[[int, np.ndarray, np.ndarray], Encoded]
     if scheme.form == "linear":
         scale = _scales(rows, groups, bits, moments)  # (G,)
         codes, errors = _feedback(rows, moments, _on_a_grid(scale, len(rows), bits))
-        store, shared = Encoded.linear, scale.half().reshape(groups, 1, 1, 1)
+        data = codes.reshape(weight.shape).numpy()
+        encoded = Encoded.linear(bits, data, scale.half().reshape(groups, 1, 1, 1).numpy())
     else:
         lut = _palettes(rows, groups, bits, moments)  # (G, P)
         codes, errors = _feedback(rows, moments, _in_palettes(lut))
-        codes = codes.view(torch.uint8)
-        store, shared = Encoded.palette, lut.half().reshape(groups, 1, 1, 1, -1, 1)
-    encoded = store(bits, codes.reshape(weight.shape).numpy(), shared.numpy())
+        indices = codes.view(torch.uint8).reshape(weight.shape).numpy()
+        shared = lut.half().reshape(groups, 1, 1, 1, -1, 1).numpy()
+        encoded = Encoded.palette(bits, indices, shared)
     return encoded, float(errors @ moments.outputs) / 2
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ane_book.conversion.quantize import Encoded, Scheme, find_scheme
+from ane_book.conversion.quantize import Encoded, find_scheme
 from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
 from ane_book.layout import CallShape
@@ -31,17 +31,20 @@ def write_head(
     """
     names = [f"logits_{i}" for i in splits]
     package, ends = PackageWriter(path), find(config.architecture).ends(config)
-    stored = _write_weights(package, weights, find_scheme(recipe.quant_head))
+    scheme, stored = find_scheme(recipe.quant_head), dict[str, StoredWeight]()
+    for part, state in zip(names, weights, strict=True):
+        if not stored:  # the norm comes with every part
+            stored = package.write_weights({"norm": state["norm.weight"]})
+        stored |= package.write_weights({part: state["parts.0.weight"]}, scheme)
     for name, T in recipe.widths.items():
         function, shape = package.function(name), (1, config.hidden_size, 1, T)
         hidden = {"hidden": function.input("hidden", "fp16", shape)}
-        example = {"hidden": torch.zeros(shape)}
-        piece = lower(ends["norm"], example, ["normed"], config.rms_norm_eps)
-        weight = {"weight": stored["norm.weight"]}
+        piece = lower(ends["norm"], {"hidden": torch.zeros(shape)}, ["normed"], config.rms_norm_eps)
+        weight = {"weight": stored["norm"]}
         (normed,) = function.stamp(piece, "norm", hidden, weight, {"normed": "normed"})
         bound = None if recipe.argmax_output else ends.get("bound")
-        for i, part in enumerate(names):
-            _add_logits(function, bound, part, normed, stored[f"parts.{i}.weight"], T)
+        for part in names:
+            _add_logits(function, bound, part, normed, stored[part], T)
         rows = tuple(splits.values())
         function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
     what = "Final norm and vocabulary projection, made by ane-book"
@@ -60,19 +63,6 @@ def write_pooled(
         piece = lower(module, {"hidden": torch.zeros(shape)}, ["vector"], config.norm_epsilon)
         function.finish(function.stamp(piece, "pooled", hidden, stored, {"vector": "vector"}))
     package.finish(next(iter(functions)), "Of pooled columns, made by ane-book")
-
-
-def _write_weights(
-    package: PackageWriter, weights: Iterable[Mapping[str, Tensor | Encoded]], scheme: Scheme
-) -> dict[str, StoredWeight]:
-    """Write the norm, which comes with every part, once, and then the parts."""
-    stored: dict[str, StoredWeight] = {}
-    for i, state in enumerate(weights):
-        if not stored:
-            stored = package.write_weights({"norm.weight": state["norm.weight"]})
-        part = {f"parts.{i}.weight": state["parts.0.weight"]}
-        stored |= package.write_weights(part, scheme)
-    return stored
 
 
 def _add_logits(
