@@ -306,7 +306,7 @@ def _cut(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Prog
             f"experts {recipe.experts!r} cuts every layer at its mixture, and layer {dense[0]} of "
             "this model has none; take 'packed'"
         )
-    return cut_experts(config, recipe, scheme, layout.count)
+    return cut_experts(config, recipe, scheme, layout)
 
 
 def find_config(model: str) -> DecoderConfig:

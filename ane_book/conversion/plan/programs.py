@@ -4,7 +4,7 @@ Layers are cut into packages by bytes, the vocabulary into parts by rows. All si
 weight files as they will be written, quantised or not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, prod
@@ -13,6 +13,7 @@ from ane_book.conversion.quantize import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.architecture import FULL, TensorSpec
+from ane_book.models.base.experts import Experts
 from ane_book.options import Recipe
 from mlprogram.package.weight_file import HEADER, stored_bytes
 from mlprogram.package.weight_files import ALIGNMENT, file_sizes
@@ -70,29 +71,33 @@ def cut_shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterato
 
 
 def cut_experts(
-    config: DecoderConfig, recipe: Recipe, scheme: Scheme, count: int
+    config: DecoderConfig, recipe: Recipe, scheme: Scheme, mixture: Experts
 ) -> Iterator[Program]:
-    """Cut every layer at its mixture of `count` experts: a package for each expert and trunk.
+    """Cut every layer at its mixture of experts: a package for each expert and trunk.
 
     Trunk n has the end of layer n - 1, after its mixture, and the start of layer n, before its own.
     There are L + 1 trunks; the last one also has what comes after all layers.
     """
-    architecture, L = find(config.architecture), config.num_layers
-    kinds = architecture.kinds(config)
-    sides = {kind: trunk_blobs(config, scheme, kind) for kind in set(kinds)}
-    one = file_sizes(expert_blobs(config, scheme))
-    after = end_blobs(config, "first")
+    kinds, L = find(config.architecture).kinds(config), config.num_layers
+
+    def blobs(kind: str, has: Callable[[str], bool]) -> list[int]:
+        return layer_blobs(config, scheme, kind, has)
+
+    one = file_sizes(blobs(FULL, lambda name: name.startswith("mixture.groups.0.")))
+    after, elsewhere = end_blobs(config, "first"), ("mixture.", *mixture.after)
     for n in range(L + 1):
-        before = sides[kinds[n]][0] if n < L else end_blobs(config, "last")
+        before = end_blobs(config, "last")
+        if n < L:
+            before = blobs(kinds[n], lambda name: not name.startswith(elsewhere))
         # What is behind the last experts may have no weights, and an empty file has a header.
         files = file_sizes([*after, *before]) or (HEADER.size,)
         check_limit(files, recipe, f"what is around the experts of layer {n}")
         yield Program(f"trunk_{n:02d}.mlpackage", files, range(n, min(n + 1, L)), trunk=n)
         if n == L:
             return
-        after = sides[kinds[n]][1]
+        after = blobs(kinds[n], lambda name: name.startswith(mixture.after))
         check_limit(one, recipe, f"an expert of layer {n}")
-        for expert in range(count):
+        for expert in range(mixture.count):
             package = f"layer_{n:02d}_expert_{expert:03d}.mlpackage"
             yield Program(package, one, range(n, n + 1), expert=expert)
 
@@ -169,29 +174,19 @@ def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
     return [stored_bytes(f"uint{scheme.bits}", shape), stored_bytes("fp16", palettes)]
 
 
-def layer_blobs(config: DecoderConfig, scheme: Scheme, kind: str = FULL) -> list[int]:
-    """Bytes of every blob of a layer of some kind, in the order in which they are stored."""
-    parameters = find(config.architecture).parameters(config, kind).values()
-    return [blob for parts in parameters for blob in _blobs(parts, scheme)]
+def layer_blobs(
+    config: DecoderConfig,
+    scheme: Scheme,
+    kind: str = FULL,
+    has: Callable[[str], bool] = lambda name: True,
+) -> list[int]:
+    """Bytes of every blob of a layer of some kind, in the order in which they are stored.
 
-
-def trunk_blobs(config: DecoderConfig, scheme: Scheme, kind: str) -> tuple[list[int], list[int]]:
-    """Bytes of a layer's blobs before its mixture of experts, and of those after it."""
-    architecture = find(config.architecture)
-    sides: tuple[list[int], list[int]] = [], []
-    mixture = architecture.signature(config, kind).mixture
-    after = mixture.after if mixture else ()
-    for name, parts in architecture.parameters(config, kind).items():
-        if not name.startswith("mixture."):
-            sides[name.startswith(after)].extend(_blobs(parts, scheme))
-    return sides
-
-
-def expert_blobs(config: DecoderConfig, scheme: Scheme) -> list[int]:
-    """Bytes of every blob of an expert that is a program; all experts are equal."""
-    parameters = find(config.architecture).parameters(config).items()
-    one = [parts for name, parts in parameters if name.startswith("mixture.groups.0.")]
-    return [blob for parts in one for blob in _blobs(parts, scheme)]
+    has: whether a parameter is one of those, by its name.
+    """
+    parameters = find(config.architecture).parameters(config, kind).items()
+    own = [parts for name, parts in parameters if has(name)]
+    return [blob for parts in own for blob in _blobs(parts, scheme)]
 
 
 def _blobs(parts: tuple[TensorSpec, ...], scheme: Scheme) -> list[int]:
