@@ -10,12 +10,11 @@ vocabulary.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ane_book.host import Host, causal_mask, per_layer_columns, pool
+from ane_book.host import causal_mask, per_layer_columns, pool
 from ane_book.layout import PER_LAYER, CallShape
 from ane_book.models import find
 from ane_book.models.base import decoder
@@ -57,6 +56,7 @@ class GoldenPass:
         self.config, self.recipe, self.folder, self.read = config, recipe, folder, read
         self._architecture = find(config.architecture)
         self.signatures = self._architecture.signatures(config)
+        self._host = self._architecture.host(config)
         self._logits: list[Tensor] = []  # of the last token, for each part of the vocabulary
         self._best: list[tuple[Tensor, Tensor]] = []  # of every token, the largest and its place
 
@@ -73,7 +73,8 @@ class GoldenPass:
             values["hidden"] = self._after_end("first", values["hidden"])
         for layer in layers:
             block, state = self._block(layer)
-            with torch.inference_mode(), _listening(block, self.folder, layer):
+            _listen(block, self.folder, layer)
+            with torch.inference_mode():
                 values = self._step(block, values, layer)
             yield state
         values = {n: values[n] for n in ("hidden", *self.signatures.handed(layers.stop))}
@@ -136,28 +137,24 @@ class GoldenPass:
         return torch.from_numpy(rows.T[None, :, None, :].copy())  # (1, C, 1, T)
 
     @property
-    def _host(self) -> Host:
-        return self._architecture.host(self.config)
-
-    @property
     def _call(self) -> CallShape:
         return CallShape(self.recipe.golden_tokens, self.recipe.context)
 
     @cached_property
     def _feeds(self) -> dict[str, Tensor]:
         """What the host gives to a call at position 0."""
-        T, S, host = self.recipe.golden_tokens, self.recipe.context, self._host
-        arrays = host.tables(np.arange(T), S)
+        T, S = self.recipe.golden_tokens, self.recipe.context
+        arrays = self._host.tables(np.arange(T), S)
         if self._architecture.task == "text-generation":
             arrays["real"] = np.ones((1, 1, 1, T), np.float32)
             for name, given in self.signatures.host().items():
                 if isinstance(given, MaskInput):
-                    mask = causal_mask(0, T, S, host.masks[name])
+                    mask = causal_mask(0, T, S, self._host.masks[name])
                     arrays[name] = np.tile(mask, (1, 1, given.often(self._call), 1))
         else:
             tagger = self._architecture.task == "token-classification"
             window = self.config.sliding_window if tagger else None
-            arrays |= host.text_masks([T], T, window, self._architecture.causal)
+            arrays |= self._host.text_masks([T], T, window, self._architecture.causal)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     @cached_property
@@ -205,13 +202,9 @@ class GoldenPass:
         return {"vector": vector / np.linalg.norm(vector)}
 
 
-@contextmanager
-def _listening(block: nn.Module, folder: Path, layer: int) -> Iterator[None]:
-    """While a block runs, record the inputs and outputs of its experts if they are programs."""
+def _listen(block: nn.Module, folder: Path, layer: int) -> None:
+    """Have a block record the inputs and outputs of its experts if they are programs."""
     mixture = getattr(block, "mixture", None)
-    if mixture is None or not mixture.apart:
-        yield
-        return
 
     def note(module: Mixture, inputs: tuple[Tensor, Tensor], y: Tensor) -> None:
         x, gates = inputs
@@ -221,11 +214,8 @@ def _listening(block: nn.Module, folder: Path, layer: int) -> Iterator[None]:
         arrays: dict[str, Any] = {n: value[0, :, 0].numpy() for n, value in tensors.items()}
         np.savez(folder / EXPERTS.format(f"{layer:03d}"), **arrays)
 
-    hook = mixture.register_forward_hook(note)
-    try:
-        yield
-    finally:
-        hook.remove()
+    if mixture is not None and mixture.apart:
+        mixture.register_forward_hook(note)
 
 
 def _heard(folder: Path) -> dict[str, np.ndarray]:

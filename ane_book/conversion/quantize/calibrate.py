@@ -130,7 +130,8 @@ def _back(
 
 @contextmanager
 def _watched(block: nn.Module) -> Iterator[dict[str, Sums]]:
-    """Collect statistics of each projection in a dict, complete when the block of `with` ends.
+    """Collect statistics of each projection in a dict, complete when the block of `with` ends; from
+    then on the module is not to be used.
 
     They are means over all tokens: "inputs", of x x' (C, C), and "outputs", of the squared
     gradients of the outputs (O,).
@@ -154,15 +155,9 @@ def _watched(block: nn.Module) -> Iterator[dict[str, Sums]]:
 
         return watch
 
-    handles = [
-        module.register_forward_hook(hook(f"{name}.weight"))
-        for name, module in block.named_modules()
-        if isinstance(module, nn.Conv2d)
-    ]
-    try:
-        yield sums
-    finally:
-        for handle in handles:
-            handle.remove()
+    for name, module in block.named_modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(hook(f"{name}.weight"))
+    yield sums
     for (kind, name), tokens in counts.items():
         sums[kind][name] /= tokens
