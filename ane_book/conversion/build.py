@@ -238,11 +238,12 @@ class BundleBuilder:
         return lower_blocks(self.config, self.recipe, calls)
 
     def write(self, path: Path, program: Program, weights: Iterable[dict]) -> None:
-        """Write a package; weights: the encoded state dict of each of its layers, or of a `Head`
-        with each of its parts of the vocabulary."""
+        """Write a package; weights: the state dict of each of its layers, or of a `Head` with each
+        of its parts of the vocabulary."""
         config, recipe, layers = self.config, self.recipe, program.layers
         if program.parts:
-            write_head(path, config, recipe, self.plan.rows(program), weights)
+            encoded = map(self.encoding.head, program.parts, weights)
+            write_head(path, config, recipe, self.plan.rows(program), encoded)
         elif program in self.plan.pooled:
             ends = decoder.end_weights(config, "pooled", self.read)
             write_pooled(path, config, self.plan.functions(program), ends)
@@ -254,7 +255,8 @@ class BundleBuilder:
             write_expert(path, scheme, own, layers.start, program.expert, state)
         elif program.trunk is None:
             ends = decoder.ends_of(config, layers, self.read)
-            write_shard(path, config, recipe, self.pieces, layers, weights, ends)
+            encoded = map(self.encoding.layer, layers, weights)
+            write_shard(path, config, recipe, self.pieces, layers, encoded, ends)
         else:
             self._write_trunk(path, program.layers, weights)
 
@@ -295,9 +297,9 @@ class BundleBuilder:
             if exist:
                 self._advance("layers", len(layers))
             elif programs[0].is_whole:
-                self._write_ahead(programs[0], self._states(layers))
+                self._write_ahead(programs[0], self.states(layers, self.golden))
             else:  # one layer, or what is behind the last
-                states = [*self._states(layers)]
+                states = [*self.states(layers, self.golden)]
                 for program in programs:
                     write = partial(self.write, program=program, weights=states)
                     self._whole(program.package, write)
@@ -307,10 +309,11 @@ class BundleBuilder:
         passed = self.golden.file(layers.stop).exists() or (self.partial / "golden.npz").exists()
         return passed and all(map(self._has, programs))
 
-    def _states(self, layers: range) -> Iterator[dict]:
-        """Yield each layer's encoded state dict; the golden pass runs along."""
-        for layer, state in zip(layers, self.golden.layers(layers), strict=True):
-            yield self.encoding.layer(layer, state)
+    def states(self, layers: range, golden: GoldenPass | None = None) -> Iterator[dict]:
+        """Yield each layer's state dict; the golden pass, if given, runs along."""
+        alone = (decoder.block_weights(self.config, layer, self.read) for layer in layers)
+        for layer, state in zip(layers, golden.layers(layers) if golden else alone, strict=True):
+            yield state
             self._advance(f"layer {layer + 1} of {self.config.num_layers}")
 
     def _write_head(self) -> None:
@@ -322,8 +325,8 @@ class BundleBuilder:
         self._whole("golden.npz", self.golden.write)
 
     def parts(self, program: Program, golden: GoldenPass | None = None) -> Iterator[dict]:
-        """Yield the encoded state dict of a `Head` with one part of the vocabulary, for each part
-        that a program has; the golden pass, if given, runs along."""
+        """Yield the state dict of a `Head` with one part of the vocabulary, for each part that a
+        program has; the golden pass, if given, runs along."""
         norm = self._outer["norm"].name if program.parts else ""
         for number, count in self.plan.rows(program).items():
             first = sum(self.plan.splits[:number])
@@ -337,7 +340,7 @@ class BundleBuilder:
             weights = decoder.head_weights(self.config, (count,), read)
             if golden:
                 golden.head((count,), weights)
-            yield self.encoding.head(number, weights)
+            yield weights
 
     # --- manifest -----------------------------------------------------------------------------
 

@@ -39,19 +39,15 @@ def rounded(name: str, tensor: np.ndarray) -> np.ndarray:
 class Encoding:
     """Encodes weights by the schemes of the recipe alone; subclasses do otherwise.
 
-    file: what `prepare` writes into the bundle before the first program, "" for nothing.
+    file: what `prepare` writes into the bundle before the first program, "" for nothing; steps: how
+    often it reports.
     """
 
-    file = ""
+    file, steps = "", 0
     folder: Path  # of the unfinished bundle
 
     def __init__(self, source: WeightSource, plan: Plan):
         self.source, self.plan, self.config = source, plan, plan.config
-
-    @property
-    def steps(self) -> int:
-        """How often `prepare` reports."""
-        return 0
 
     def prepare(self, path: Path, report: Callable[[str], None]) -> None:
         """Write `file`, if any; the bundle's tokenizer and embedding are beside it already."""

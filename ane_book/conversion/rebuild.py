@@ -4,14 +4,12 @@ The parity check compares a bundle with these; conversion itself does not use th
 written to a folder of the caller's.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from ane_book.bundle import Bundle
 from ane_book.conversion.build import BundleBuilder
 from ane_book.errors import InvalidInput, WeightsNotFound
 from ane_book.models import read_config
-from ane_book.models.base.decoder import block_weights
 from ane_book.reference import reference_models
 from ane_book.weights import WeightSource, open_source
 from ane_book.weights.hub import find_weights
@@ -76,7 +74,7 @@ class Rebuild:
         builder, path = self._builder, self._folder / name
         self._prepare()
         program = next(p for p in builder.plan.programs if p.package == name)
-        weights = builder.parts(program) if program.parts else self._states(program.layers)
+        weights = builder.parts(program) if program.parts else builder.states(program.layers)
         builder.write(path, program, weights)
         return path
 
@@ -87,9 +85,3 @@ class Rebuild:
             tokenizer = self._folder / "tokenizer.json"
             tokenizer.write_text(self._builder.tokenizer.json, "utf-8")
             encoding.prepare(schemes, lambda step: None)
-
-    def _states(self, layers: range) -> Iterator[dict]:
-        builder = self._builder
-        for layer in layers:
-            state = block_weights(builder.config, layer, builder.read)
-            yield builder.encoding.layer(layer, state)

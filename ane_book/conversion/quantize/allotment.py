@@ -41,10 +41,7 @@ class Allotment(Encoding):
         super().__init__(source, plan)
         recipe = plan.recipe
         self._schemes = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
-
-    @property
-    def steps(self) -> int:
-        return 3 * self.config.num_layers + 2
+        self.steps = 3 * self.config.num_layers + 2
 
     def prepare(self, path: Path, report: Callable[[str], None]) -> None:
         """Calibrate, and write `file`. Raises InvalidInput where the text is too short."""
