@@ -8,7 +8,7 @@ experts of layer j - 1, and what is before those of layer j.
 Letters: C hidden size, E experts, T tokens of a call.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,16 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Parted:
-    """A lowered block cut at its mixture, and one lowered expert.
-
-    held: the block's names of the values that bypass the experts, from `before` to `behind`.
-    """
+    """A lowered block cut at its mixture, and one lowered expert."""
 
     before: LoweredBlock
     behind: LoweredBlock
     expert: LoweredBlock
-    held: tuple[str, ...]
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The block's names of the values that bypass the experts."""
+        return tuple(name for name in self.before.outputs if name in self.behind.inputs)
 
     def names(self, layer: int) -> dict[str, str]:
         """The names of `held` values between two packages: block's name -> package's name."""
@@ -129,8 +130,7 @@ def lower_parted(
     gate = torch.zeros(1, 1, 1, hidden.shape[3])
     one = lower(expert, {"x": hidden, "gate": gate}, ["y"], epsilon)
     whole = lower(_Outside(block), {"y": hidden} | inputs, [*outputs, "x", "gates"], epsilon)
-    before, behind, held = _cut(inner(whole))
-    return Parted(before, behind, one, held)
+    return Parted(*_cut(inner(whole)), one)
 
 
 def inner(piece: LoweredBlock) -> LoweredBlock:
@@ -139,42 +139,37 @@ def inner(piece: LoweredBlock) -> LoweredBlock:
     return replace(piece, parameters=own)
 
 
-def _cut(piece: LoweredBlock) -> tuple[LoweredBlock, LoweredBlock, tuple[str, ...]]:
-    """Cut a block: what all results but the first need, the rest, and the values between them."""
-    needed, ours = set(piece.outputs[1:]), []
-    for operation in reversed(piece.operations):
-        if operation.type != "const" and needed & {v.name for v in operation.outputs}:
+def _cut(piece: LoweredBlock) -> tuple[LoweredBlock, LoweredBlock]:
+    """Cut a block: what all results but the first need, and the rest."""
+    needed, ours, others = set(piece.outputs[1:]), [], []
+    for operation in reversed([o for o in piece.operations if o.type != "const"]):
+        if needed & {v.name for v in operation.outputs}:
             needed |= {v for key in operation.inputs for v in operands(operation, key)}
             ours.append(operation)
+        else:
+            others.append(operation)
     if "y" in needed:
         raise RuntimeError("what experts are given depends on what they say")
-    taken = {id(operation) for operation in ours}
-    others = [o for o in piece.operations if id(o) not in taken and o.type != "const"]
-    before, behind = _pieces_of(piece, [ours[::-1], others])
+    behind = _stretch(piece, others[::-1], piece.outputs)
     if odd := behind.inputs.keys() & piece.inputs.keys() - {"y"}:
         raise RuntimeError(f"what is behind the experts takes {sorted(odd)} of the block")
-    return before, behind, tuple(name for name in before.outputs if name in behind.inputs)
+    return _stretch(piece, ours[::-1], {*piece.outputs, *behind.inputs}), behind
 
 
-def _pieces_of(piece: LoweredBlock, stretches: list[list]) -> list[LoweredBlock]:
-    """Make a `LoweredBlock` of each stretch of a block's ops, which are no constants."""
+def _stretch(piece: LoweredBlock, operations: list, leaving: Collection[str]) -> LoweredBlock:
+    """Some ops of a block with the constants that they take; leaving: values that may leave it."""
     constants = {o.outputs[0].name: o for o in piece.operations if o.type == "const"}
     shapes = piece.inputs | {v.name: _shape(v) for o in piece.operations for v in o.outputs}
-    parts, leaving = [], {*piece.outputs}  # the block, or one stretch for another
-    for operations in stretches:
-        made = dict.fromkeys(v.name for o in operations for v in o.outputs)
-        # Keys sorted: a map of protobuf has another order in every process.
-        keys = ((o, key) for o in operations for key in sorted(o.inputs))
-        used = dict.fromkeys(value for o, key in keys for value in operands(o, key))
-        own = [constants[name] for name in used if name in constants]
-        inputs = {n: shapes[n] for n in used if n not in constants and n not in made}
-        parameters = {n: piece.parameters[n] for n in used if n in piece.parameters}
-        parts.append((own + operations, inputs, made, parameters))
-        leaving |= inputs.keys()
-    return [
-        LoweredBlock(operations, inputs, tuple(n for n in made if n in leaving), parameters)
-        for operations, inputs, made, parameters in parts
-    ]
+    made = dict.fromkeys(v.name for o in operations for v in o.outputs)
+    # Keys sorted: a map of protobuf has another order in every process.
+    keys = ((o, key) for o in operations for key in sorted(o.inputs))
+    used = dict.fromkeys(value for o, key in keys for value in operands(o, key))
+    return LoweredBlock(
+        operations=[constants[name] for name in used if name in constants] + operations,
+        inputs={n: shapes[n] for n in used if n not in constants and n not in made},
+        outputs=tuple(name for name in made if name in leaving),
+        parameters={n: piece.parameters[n] for n in used if n in piece.parameters},
+    )
 
 
 def _shape(value) -> tuple[int, ...]:
