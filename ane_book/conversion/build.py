@@ -31,7 +31,7 @@ from ane_book.conversion.quantize.allotment import Allotment
 from ane_book.conversion.target import beside, exchange
 from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
-from ane_book.conversion.write.experts import Parted, Pieces, write_expert
+from ane_book.conversion.write.experts import Pieces, write_expert
 from ane_book.conversion.write.head import write_head, write_pooled
 from ane_book.errors import OutOfSpace
 from ane_book.models import DecoderConfig, find
@@ -247,35 +247,29 @@ class BundleBuilder:
         elif program in self.plan.pooled:
             ends = decoder.end_weights(config, "pooled", self.read)
             write_pooled(path, config, self.plan.functions(program), ends)
-        elif program.expert is not None:
-            parted = self._parted(layers.start)
-            own = {name: parted[name] for name in self.plan.functions(program)}
-            (state,) = weights
-            scheme = find_scheme(recipe.quant)
-            write_expert(path, scheme, own, layers.start, program.expert, state)
-        elif program.trunk is None:
+        elif program.trunk is not None:
+            self._write_trunk(path, layers, weights)
+        elif program.expert is None:
             ends = decoder.ends_of(config, layers, self.read)
             encoded = map(self.encoding.layer, layers, weights)
             write_shard(path, config, recipe, self.pieces, layers, encoded, ends)
         else:
-            self._write_trunk(path, program.layers, weights)
-
-    def _parted(self, layer: int) -> dict[str, Parted]:
-        """The block of a layer, cut at its experts, for each function."""
-        kind = find(self.config.architecture).kinds(self.config)[layer]
-        return {name: own.parted[kind] for name, own in self.pieces.items()}
+            kind, scheme = self.plan.signatures.names[layers.start], find_scheme(recipe.quant)
+            names, (state,) = self.plan.functions(program), weights
+            parted = {name: self.pieces[name].parted[kind] for name in names}
+            write_expert(path, scheme, parted, layers.start, program.expert, state)
 
     def _write_trunk(self, path: Path, layers: range, weights: Iterable[dict]) -> None:
         """Write the end of a layer behind its experts, and the next up to its own, if any."""
-        config, n, states, behind = self.config, layers.start, [], None
-        for state in weights:
-            names = {*next(iter(self._parted(n).values())).before.parameters.values()}
-            states.append({name: value for name, value in state.items() if name in names})
+        parted, n, behind = next(iter(self.pieces.values())).parted, layers.start, None
+        kinds = self.plan.signatures.names
         if n:
-            names = {*next(iter(self._parted(n - 1).values())).behind.parameters.values()}
-            behind = decoder.block_weights(config, n - 1, self.read, names)
-        ends = decoder.ends_of(config, range(n, n), self.read)
-        write_shard(path, config, self.recipe, self.pieces, layers, states, ends, behind)
+            names = {*parted[kinds[n - 1]].behind.parameters.values()}
+            behind = decoder.block_weights(self.config, n - 1, self.read, names)
+        names = {*parted[kinds[n]].before.parameters.values()} if layers else set()
+        states = [{name: own[name] for name in own if name in names} for own in weights]
+        ends = decoder.ends_of(self.config, range(n, n), self.read)
+        write_shard(path, self.config, self.recipe, self.pieces, layers, states, ends, behind)
 
     def _has(self, program: Program) -> bool:
         return (self.partial / program.package).exists()
@@ -291,7 +285,7 @@ class BundleBuilder:
         groups = self.plan.groups()
         done = [self._is_done(*group) for group in groups]
         if not all(done):
-            _ = self.pieces
+            _ = self.pieces  # now, as the progress says
         self._advance("lowering")
         for (layers, programs), exist in zip(groups, done, strict=True):
             if exist:

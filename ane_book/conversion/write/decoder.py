@@ -18,7 +18,7 @@ from typing import Any
 
 from ane_book.conversion.quantize import Encoded, find_scheme
 from ane_book.conversion.write.activations import silu_by_tanh
-from ane_book.conversion.write.experts import Pieces
+from ane_book.conversion.write.experts import Parted, Pieces
 from ane_book.conversion.write.frame import Frame
 from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
@@ -86,11 +86,13 @@ def write_shard(
     end = None if behind is None else package.write_weights(behind, scheme)
     stored = [package.write_weights(state, scheme) for state in weights]
     last = package.write_weights(ends.get("last", {}))
+    kinds = find(config.architecture).kinds(config)
     for name, lowered in pieces.items():
         function, hidden = package.function(name), None
         if end is not None:
             out = "hidden_out" if not layers and not last else None
-            hidden = _stamp_behind(function, config, lowered, layers.start - 1, end, out)
+            parted = lowered.parted[kinds[layers.start - 1]]
+            hidden = _stamp_behind(function, parted, layers.start - 1, end, out)
         frame = Frame(function, config, recipe, lowered.call, layers, hidden)
         _stamp(frame, lowered, first, stored, last)
     is_trunk = bool(next(iter(pieces.values())).parted)
@@ -100,18 +102,12 @@ def write_shard(
 
 
 def _stamp_behind(
-    function: FunctionWriter,
-    config: Any,
-    lowered: Pieces,
-    layer: int,
-    weights: Stored,
-    out: str | None,
+    function: FunctionWriter, parted: Parted, layer: int, weights: Stored, out: str | None
 ) -> str:
     """Stamp the end of a layer, behind its experts; all that it takes becomes the trunk's input.
 
     Returns the name of the hidden state, which is `out` where it leaves the trunk.
     """
-    parted = lowered.parted[find(config.architecture).kinds(config)[layer]]
     piece, names = parted.behind, parted.names(layer)
     feeds = {
         value: function.input(names.get(value, value), "fp16", shape)
