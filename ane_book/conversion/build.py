@@ -333,7 +333,7 @@ class BundleBuilder:
 
             weights = decoder.head_weights(self.config, (count,), read)
             if golden:
-                golden.head((count,), weights)
+                golden.head(count, weights)
             yield weights
 
     # --- manifest -----------------------------------------------------------------------------

@@ -163,15 +163,15 @@ class GoldenPass:
         rows = np.load(self.folder / "per_layer.npy", mmap_mode="r")[self.tokens]  # (T, L * P)
         return torch.from_numpy(per_layer_columns(rows, self.config.num_layers).astype(np.float32))
 
-    def head(self, splits: tuple[int, ...], weights: dict[str, Tensor]) -> None:
-        """Compute the logits of the next parts of the vocabulary, and keep what `_results` needs of
+    def head(self, rows: int, weights: dict[str, Tensor]) -> None:
+        """Compute the logits of the next rows of the vocabulary, and keep what `_results` needs of
         them; `weights`: of their `Head`."""
-        head = loaded(partial(decoder.Head, self.config, splits), weights)
+        head = loaded(partial(decoder.Head, self.config, (rows,)), weights)
         with torch.inference_mode():
-            for logits in head(self._hidden(self.config.num_layers)):  # (1, V_i, 1, T) each
-                largest, place = logits[0, :, 0].max(dim=0)
-                self._best.append((largest, place + sum(map(len, self._logits))))
-                self._logits.append(logits[0, :, 0, -1].clone())  # or all tokens' would be kept
+            logits = head(self._hidden(self.config.num_layers))[0][0, :, 0]  # (V_i, T)
+            largest, place = logits.max(dim=0)
+            self._best.append((largest, place + sum(map(len, self._logits))))
+            self._logits.append(logits[:, -1].clone())  # or all tokens' would be kept
 
     def write(self, path: Path) -> None:
         """Write golden.npz; all layers and all parts of the vocabulary must have run."""
