@@ -58,7 +58,7 @@ def plan_command(
     from mlprogram.tables import headed
 
     planned = ane_book.plan(model, **recipe)
-    lines = planned.facts() + ([] if chip is None else cost.facts(planned, chip))
+    lines = planned.facts() + ([] if chip is None else cost.rows(planned, chip))
     memory = None if device is None else find_device(device)
     if memory is not None:
         lines += memory.facts(planned.wired)
@@ -107,8 +107,7 @@ def _numbers(planned: "Plan") -> dict:
 
 def _predicted(planned: "Plan", chip: str) -> dict:
     """The prediction: both ends of each range, the claims behind it, each tier's rate by slots."""
-    from ane_book.evidence.cost import work_of
-    from ane_book.evidence.cost.quoted import quoted
+    from ane_book.evidence.cost import published, work_of
     from mlprogram.ane.cost import predict
     from mlprogram.ane.cost.model import not_predicted
 
@@ -128,5 +127,5 @@ def _predicted(planned: "Plan", chip: str) -> dict:
             "terms": terms,
             "not_predicted": not_predicted(),
         },
-        "published": quoted(planned, estimate.chip),
+        "published": published(planned, estimate.chip),
     }
