@@ -124,12 +124,12 @@ def test_bos_by_the_template_and_by_the_tokenizer(folder):
     assert finding.severity == "warning" and "add_special_tokens=False" in finding.text
 
 
-def test_tokens_beyond_embedding_and_logits(folder):
+def test_tokens_beyond_the_embedding(folder):
     write_tokenizer(folder, [f"<|extra{i}|>" for i in range(5)])
     findings = found(folder)
-    for name in ("vocabulary-beyond-embedding", "vocabulary-beyond-logits"):
-        assert findings[name].severity == "error"
-        assert "2 tokens (263 '<|extra3|>', 264 '<|extra4|>')" in findings[name].text
+    finding = findings["vocabulary-beyond-embedding"]
+    assert finding.severity == "error"
+    assert "2 tokens (263 '<|extra3|>', 264 '<|extra4|>')" in finding.text
     assert "logits-without-token" not in findings
 
 
