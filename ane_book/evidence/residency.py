@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from ane_book import device
 from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level
 from ane_book.bundle.parts import Part
@@ -18,6 +17,7 @@ from ane_book.evidence.inspect import is_bundle
 from ane_book.evidence.levels import level
 from ane_book.evidence.parity.locate import known_inputs
 from mlprogram.ane.mac.residency import Residency, measure
+from mlprogram.machine import chip, system
 
 
 def measure_each(
@@ -70,7 +70,7 @@ def bundle_level(found: Mapping[str, Residency]) -> Level:
     costs = [one.figures.get("ane_cost", 0.0) for one in found.values()]
     slower = sum(one.slower for one in found.values())
     figures |= {"least_ane_cost": min(costs), "slower_than_cpu": slower}
-    machine = {"chip": device.chip(), "system": device.system()}
+    machine = {"chip": chip(), "system": system()}
     if not wrong:
         reason = f"all {resident} functions run on the ANE"
         reason += f", {slower} of them slower than the CPU alone" if slower else ""
