@@ -104,9 +104,9 @@ def _check_experts(parts: list[Part]) -> None:
 def _check_task(manifest: "Manifest") -> None:
     """Check that there is what the task needs, and nothing of another one; raises ValueError."""
     task, vectors, tags = manifest.task, manifest.vectors, manifest.tags
-    (V, C), outputs = manifest.embedding.shape, []
-    for part in manifest.head:
-        outputs += next(iter(part.functions.values())).outputs
+    V, C = manifest.embedding.shape
+    first = [next(iter(part.functions.values())) for part in manifest.head]
+    outputs = [name for function in first for name in function.outputs]
     logits = [f"logits_{i}" for i in range(len(outputs))]
     if (vectors and task != "embedding") or (tags and task != "token-classification"):
         raise ValueError(f"vectors or tags are not of the task {task}")
@@ -160,7 +160,7 @@ def _contract(
     """The shapes that a part's function must have, for the names that it has."""
     T, hidden = function.tokens, (1, manifest.embedding.shape[1], 1, function.tokens)
     if part.part == "experts":
-        inputs = {"x": hidden, "gate": (1, 1, 1, T)}
+        inputs: Shapes = {"x": hidden, "gate": (1, 1, 1, T)}
         return {"inputs": inputs, "states": {}, "outputs": {"y": hidden}}
     # Of what a part gives, these have fixed shapes, and all else (1, R, 1, T).
     outputs: Shapes = {"hidden_out": hidden, "x": hidden, "token": (1, T)}
