@@ -11,9 +11,6 @@ a name and says what is wrong, where, and what to do. Template and tokenizer run
 limits, as in the runtime. What the weights' own files say (`generation_config.json`, the class of
 the tokenizer) is only looked at where the source is given, since a bundle has no copy of them.
 
-A source that was calibrated for quantised activations says so in its config.json; that a bundle
-leaves this out is a finding as well.
-
 Its findings are listed on the page "Every claim".
 """
 
@@ -26,7 +23,6 @@ from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.text.process import TextProcess
 from ane_book.weights import open_source, read_json
-from ane_book.weights.scales import static_activations
 from mlprogram.ane.laws.rule import Severity
 
 USER, ANSWER = "question 7391", "answer 8264"  # texts that no template has
@@ -242,17 +238,9 @@ class _TextSide:
             )
 
     def against(self, source: Path) -> Iterator[TextFinding]:
-        """What the source's own files say of activations, stop tokens, the tokenizer's class."""
-        opened = open_source(source)
-        if (declared := static_activations(opened.config())) is not None:
-            yield _warning(
-                "static-scales",
-                f"config.json of {source} declares static scales of activations ({declared}), and "
-                "this bundle computes activations in fp16: hold its answers to the model's in 16 "
-                "bits, not to those of an engine that uses the scales",
-            )
-        declared_stops = opened.tokenizer().eos_token_ids
-        if lost := [i for i in declared_stops if i not in self._says.eos_token_ids]:
+        """What the source's own files say of stop tokens and the tokenizer's class."""
+        declared = open_source(source).tokenizer().eos_token_ids
+        if lost := [i for i in declared if i not in self._says.eos_token_ids]:
             yield _stop(
                 "stop-of-source",
                 f"{source} (generation_config.json, or the config) names the stop tokens "
