@@ -109,17 +109,17 @@ def _recipe(bundle: Path) -> dict:
     return options
 
 
-def facts(found: list[Entry]) -> list[tuple[str, str, str, str]]:
+def rows(found: list[Entry]) -> list[tuple[str, str, str, str]]:
     """The rows of a table of entries: name, bytes, last use, recipe; the last has the sum."""
-    rows = []
+    lines = []
     for e in found:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(e.used))
         options = ", ".join(
             name if value is True else f"{name} {value}" for name, value in e.recipe.items()
         )
-        rows.append((e.path.name, f"{e.bytes:,} bytes", used, options))
+        lines.append((e.path.name, f"{e.bytes:,} bytes", used, options))
     total = sum(e.bytes for e in found)
-    return [*rows, (str(cache_folder()), f"{total:,} bytes", "", "")]
+    return [*lines, (str(cache_folder()), f"{total:,} bytes", "", "")]
 
 
 def delete(names: Iterable[str]) -> list[Entry]:

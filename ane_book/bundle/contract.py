@@ -171,8 +171,9 @@ def _contract(
     if part.part == "layers":
         host = _host(manifest, function)
         known = given | host | slot_shapes(manifest, part)
-        if own := manifest.per_layer_shape(part, T):
-            known[PER_LAYER] = own
+        if table := manifest.per_layer:  # P numbers of each layer
+            P = table.shape[1] // (manifest.shards[-1].span.stop or 1)
+            known[PER_LAYER] = len(part.span), P, 1, T
     if part.part == "layers" and manifest.task == "text-generation":
         call = function.call(manifest.layout)
         for store in function.stores(manifest.layout):

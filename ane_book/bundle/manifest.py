@@ -97,13 +97,6 @@ class Manifest(Record):
             return self.embedding.shape[1]
         return self.splits[0]
 
-    def per_layer_shape(self, part: Part, tokens: int) -> tuple[int, int, int, int] | None:
-        """(n, P, 1, T) of a part's layers; None where layers have no inputs of their own."""
-        if self.per_layer is None or part.part != "layers":
-            return None
-        layers = self.shards[-1].span.stop
-        return len(part.span), self.per_layer.shape[1] // (layers or 1), 1, tokens
-
     @property
     def layout(self) -> Layout:
         """Where tokens are in caches, masks and rotary tables."""
@@ -176,7 +169,7 @@ class Manifest(Record):
         parts: dict[str, int] = {}
         for part in self.head:
             outputs = next(iter(part.functions.values())).outputs
-            parts |= {name: type_.shape[1] for name, type_ in outputs.items()}
+            parts |= {name: (*type_.shape, 0, 0)[1] for name, type_ in outputs.items()}
         return [rows for name, rows in parts.items() if name != "token"]
 
     @property
