@@ -99,13 +99,14 @@ def convert(
 
 
 def _is_graph(model: str, out: Path | None) -> bool:
-    """Whether to convert a model to a single package: an .onnx graph that is not a language model,
-    or whose output is named .mlpackage (a bundle is a folder)."""
-    from ane_book.weights.onnx import is_bundle
+    """Whether to convert a model to a single package: an .onnx graph that is not ONNX Runtime
+    GenAI's, or whose output is named .mlpackage (a bundle is a folder)."""
+    from ane_book.weights.onnx import GENAI
 
     if not model.endswith(".onnx"):
         return False
-    return (out is not None and out.suffix == ".mlpackage") or not is_bundle(Path(model))
+    named = out is not None and out.suffix == ".mlpackage"
+    return named or not Path(model).with_name(GENAI).exists()
 
 
 @options.takes("Recipe", *RECIPE)

@@ -34,7 +34,10 @@ FIXED: dict[str, tuple[Any, str]] = {
     "v_quant_type": ("NONE", "a cache of values in integers"),
 }
 #: Inputs of GroupQueryAttention, by index, that have to be absent.
-ABSENT = {10: "attention_bias", 11: "head_sink", 12: "k_scale", 13: "v_scale"}
+ABSENT = {
+    10: "attention_bias", 11: "head_sink", 12: "k_scale", 13: "v_scale", 14: "q_norm_weight",
+    15: "k_norm_weight",
+}  # fmt: skip
 
 #: The nodes that repeat key/value heads for MultiHeadAttention, the last one first.
 REPEAT = ("Reshape", "Transpose", "Reshape", "Expand", "Unsqueeze")
@@ -84,18 +87,10 @@ def _grouped(walk: DecoderWalk, node: "NodeProto") -> OnnxAttention:
         if rows is None:
             walk.refuse(node, "attention of a projection to queries, keys and values")
         linear, start, stop = rows
-        source, (D, rest) = linear.source, divmod(stop - start, heads + 2 * kv_heads)
-        if rest:
-            walk.refuse(node, f"attention of {heads} heads and {kv_heads} key/value heads")
+        source, D = linear.source, (stop - start) // (heads + 2 * kv_heads)
         k, v = start + heads * D, stop - kv_heads * D
         parts = {"q": linear.pieces(start, k), "k": linear.pieces(k, v)}
         parts["v"] = linear.pieces(v, stop)
-    for part, name in zip("qk", inputs[14:16], strict=True):
-        stored = walk.graph.constants.get(name) if name else None
-        if stored is not None:
-            norms[part] = Norm("", stored, attribute(node, "qk_norm_epsilon", 1e-6))
-        elif name:
-            walk.refuse(node, "attention with stored norms of queries and keys")
     rotates = attribute(node, "do_rotary", 0)
     if rotary and rotates:
         walk.refuse(node, "attention that rotates once: RotaryEmbedding comes before do_rotary")

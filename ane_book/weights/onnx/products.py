@@ -5,7 +5,7 @@ import math
 from typing import TYPE_CHECKING, TypeAlias
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.weights.onnx.matrices import Blocks, Matrix, MatrixPart, Plain
+from ane_book.weights.onnx.matrices import NIBBLES, Blocks, Matrix, MatrixPart, Plain
 from ane_book.weights.onnx.steps import DecoderWalk
 from ane_book.weights.source import Shape
 from mlprogram.onnx.file import OnnxGraph, StoredTensor, attribute
@@ -58,20 +58,13 @@ def linear_of(walk: DecoderWalk, name: str) -> Linear | None:
 
 
 def _product_of(walk: DecoderWalk, node: "NodeProto | None") -> Linear | None:
-    if node is None or node.op_type not in ("MatMul", "Gemm", "MatMulNBits"):
+    if node is None or node.op_type not in ("MatMul", "MatMulNBits"):
         return None
     source = walk.value(node.input[0])
     if node.op_type == "MatMulNBits":
         return Linear(source, *matrix_of_nbits(walk.graph, node))
-    turned, bias = True, None
-    if node.op_type == "Gemm":
-        scaled = attribute(node, "alpha", 1.0) != 1 or attribute(node, "beta", 1.0) != 1
-        if scaled or attribute(node, "transA", 0):
-            walk.refuse(node, "a projection: Gemm with alpha and beta 1, A as it is")
-        turned = not attribute(node, "transB", 0)
-        bias = walk.graph.constants.get(node.input[2]) if len(node.input) > 2 else None
-    matrix = _plain(walk, node.input[1], turned)
-    return None if matrix is None else Linear(source, matrix, bias)
+    matrix = _plain(walk, node.input[1], turned=True)
+    return None if matrix is None else Linear(source, matrix)
 
 
 def _plain(walk: DecoderWalk, name: str, turned: bool) -> Plain | None:
@@ -144,10 +137,8 @@ def rows_of(walk: DecoderWalk, name: str) -> tuple[Linear, int, int] | None:
     return linear, sum(sizes[:place]), sum(sizes[: place + 1])
 
 
-def embedding_of(walk: DecoderWalk, name: str) -> Matrix | None:
-    """The embedding matrix whose rows make up a value; None if the value is a graph input."""
-    if walk.value(name) in walk.graph.inputs:
-        return None
+def embedding_of(walk: DecoderWalk, name: str) -> Matrix:
+    """The embedding matrix whose rows make up a value."""
     node = walk.node(name)
     if node is None:
         walk.refuse(node, "the embedding of tokens")
@@ -162,29 +153,23 @@ def embedding_of(walk: DecoderWalk, name: str) -> Matrix | None:
 
 def table_of(graph: OnnxGraph, node: "NodeProto") -> Blocks:
     """The matrix of a `GatherBlockQuantized` that gathers rows and has its blocks along them."""
-    names, where = [*node.input, "", ""][:4], graph.where(node)
+    names = [*node.input, "", ""][:4]
     (data, shape), (scales, _) = _reshaped(graph, node, names[0]), _reshaped(graph, node, names[2])
     zeros = _reshaped(graph, node, names[3])[0] if names[3] else None
-    bits = attribute(node, "bits", 4)
+    narrow = data.kind in NIBBLES  # a number of four bits counts in the shape, not a byte
+    bits = 4 if narrow else attribute(node, "bits", 4)
     _check_bits(graph, node, bits)
-    axes = attribute(node, "gather_axis", 0), attribute(node, "quantize_axis", 1)
-    if data.kind not in ("UINT8", "UINT4", "INT4") or len(shape) != 2:
+    N, width = shape if len(shape) == 2 else (0, 0)
+    K = width if narrow else width * 8 // bits
+    axes = attribute(node, "gather_axis", 0) % 2, attribute(node, "quantize_axis", 1) % 2
+    if not (narrow or data.kind == "UINT8") or axes != (0, 1) or not N or K * bits % 8:
         raise UnsupportedModel(
-            f"{where}: data of {data.kind} {list(shape)}; matrices of UINT8, UINT4 and INT4 are "
-            "read"
+            f"{graph.where(node)}: data of {data.kind} {list(shape)}, gathered along axis "
+            f"{axes[0]} and cut into blocks along {axes[1]}; matrices of UINT8, UINT4 and INT4 are "
+            "read, whose rows are gathered, and cut along themselves into whole bytes"
         )
-    if axes not in ((0, 1), (0, -1), (-2, 1), (-2, -1)):
-        raise UnsupportedModel(
-            f"{where}: takes from axis {axes[0]} what is cut into blocks along {axes[1]}; only "
-            "rows cut along themselves are read"
-        )
-    narrow = data.kind != "UINT8"
-    K = shape[1] if narrow else shape[1] * 8 // bits
-    bits = 4 if narrow else bits
-    if K * bits % 8:
-        raise UnsupportedModel(f"{where}: rows that end inside of a byte")
     block, middle = attribute(node, "block_size", 128), 0 if narrow else 1 << (bits - 1)
-    return Blocks(data, scales, zeros, (shape[0], K), bits, block, middle, data.kind == "INT4")
+    return Blocks(data, scales, zeros, (N, K), bits, block, middle, data.kind == "INT4")
 
 
 def _reshaped(graph: OnnxGraph, node: "NodeProto", name: str) -> tuple[StoredTensor, Shape]:

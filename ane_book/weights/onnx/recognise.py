@@ -15,7 +15,6 @@ from ane_book.weights.onnx.attention import OnnxAttention, attention_of
 from ane_book.weights.onnx.matrices import Matrix, MatrixPart
 from ane_book.weights.onnx.products import Linear, Pieces, embedding_of, linear_of, rows_of
 from ane_book.weights.onnx.steps import DecoderWalk, Norm
-from mlprogram.onnx.file import attribute
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class OnnxBlock:
 class OnnxDecoder:
     """A decoder as recognised in its graph."""
 
-    embedding: Matrix | None  # None: it is in another file
+    embedding: Matrix
     blocks: list[OnnxBlock]
     norm: Norm
     head: Linear
@@ -128,13 +127,8 @@ def _gated(walk: DecoderWalk, product: str) -> tuple[Pieces, Pieces, str]:
 
 def _silu(walk: DecoderWalk, name: str) -> str | None:
     """The name of x if the value is x * sigmoid(x), else None."""
-    node = walk.node_of(name, "QuickGelu", "Swish", "Mul")
-    if node is None:
-        return None
-    if node.op_type != "Mul":
-        return walk.value(node.input[0]) if attribute(node, "alpha", 1.0) == 1.0 else None
-    a, b = node.input
-    for x, gate in ((a, b), (b, a)):
+    node = walk.node_of(name, "Mul")
+    for x, gate in zip(node.input, node.input[::-1], strict=True) if node is not None else ():
         sigmoid = walk.node_of(gate, "Sigmoid")
         if sigmoid is not None and walk.value(sigmoid.input[0]) == walk.value(x):
             return walk.value(x)
