@@ -27,7 +27,7 @@ from ane_book.models.base.config import DecoderConfig
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
 from ane_book.weights.onnx.attention import OnnxAttention
 from ane_book.weights.onnx.mask import check_mask
-from ane_book.weights.onnx.matrices import Matrix, MatrixPart
+from ane_book.weights.onnx.matrices import MatrixPart, Plain, whole
 from ane_book.weights.onnx.recognise import OnnxDecoder, decoder_of
 from ane_book.weights.onnx.rotary import Tables, check_tables, rope_fields, tables_of
 from ane_book.weights.onnx.steps import DecoderWalk
@@ -41,7 +41,7 @@ from ane_book.weights.source import (
     read_config,
     read_json,
 )
-from mlprogram.onnx.file import OnnxGraph, StoredTensor
+from mlprogram.onnx.file import OnnxGraph
 import numpy as np
 
 __all__ = ["GENAI", "OnnxSource"]
@@ -97,7 +97,7 @@ class OnnxSource(WeightSource):
         return integers
 
     def has_integers(self) -> bool:
-        return any(piece.is_integers for pieces in self._pieces.values() for piece in pieces)
+        return any(piece.source.is_integers for pieces in self._pieces.values() for piece in pieces)
 
     def config(self) -> dict:
         return deepcopy(self._fields)
@@ -121,7 +121,7 @@ class OnnxSource(WeightSource):
         if not isinstance(context, int) or not 0 < context < 1 << 31:
             raise InvalidWeights(f"{self._place}: context_length is {context!r}")
         V, C = decoder.embedding.shape
-        head_dim = attention.parts["q"][0].shape[0] // attention.heads
+        head_dim = attention.parts["q"].weight.shape[0] // attention.heads
         sizes = {
             "hidden_size": C,
             "head_dim": head_dim,
@@ -174,30 +174,27 @@ def _read_genai(place: Path) -> dict:
 
 
 def _is_tied(decoder: OnnxDecoder) -> bool:
-    return decoder.head.matrix.key == decoder.embedding.key and decoder.head.bias is None
+    head, embedding = decoder.head, decoder.embedding
+    same = head.weight.source.key == embedding.key and head.weight.shape == embedding.shape
+    return same and head.bias is None
 
 
 def _tensors(decoder: OnnxDecoder, prefix: str) -> dict[str, list[MatrixPart]]:
     """All tensors of the graph by their `transformers` names, without a tied head."""
-    weight, bias = decoder.head.whole()
-    pieces = {
-        "model.embed_tokens.weight": _whole(decoder.embedding),
-        "model.norm.weight": _whole(decoder.norm.weight),
-    }
+    pieces = {"model.embed_tokens.weight": whole(decoder.embedding)}
+    norms = {"model.norm": decoder.norm}
     if not _is_tied(decoder):
-        pieces["lm_head.weight"] = weight
-    if bias is not None:
-        pieces["lm_head.bias"] = bias
+        pieces["lm_head.weight"] = decoder.head.weight
+    if decoder.head.bias is not None:
+        pieces["lm_head.bias"] = decoder.head.bias
     for i, block in enumerate(decoder.blocks):
-        norms = {"input_layernorm": block.before, "post_attention_layernorm": block.after}
-        norms |= {f"self_attn.{part}_norm": n for part, n in block.attention.norms.items()}
+        norms[f"{prefix}.{i}.input_layernorm"] = block.before
+        norms[f"{prefix}.{i}.post_attention_layernorm"] = block.after
+        for part, norm in block.attention.norms.items():
+            norms[f"{prefix}.{i}.self_attn.{part}_norm"] = norm
         pieces |= {f"{prefix}.{i}.{name}": piece for name, piece in block.weights.items()}
-        pieces |= {f"{prefix}.{i}.{n}.weight": _whole(norm.weight) for n, norm in norms.items()}
+    pieces |= {f"{name}.weight": whole(Plain(norm.weight)) for name, norm in norms.items()}
     return {name: [piece] for name, piece in pieces.items()}
-
-
-def _whole(source: Matrix | StoredTensor) -> MatrixPart:
-    return MatrixPart(source, 0, source.shape[0])
 
 
 def _shape(pieces: list[MatrixPart]) -> Shape:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ane_book.errors import UnsupportedModel
 from ane_book.weights.onnx.attention import OnnxAttention, attention_of
 from ane_book.weights.onnx.matrices import Matrix, MatrixPart
-from ane_book.weights.onnx.products import Linear, Pieces, embedding_of, linear_of, rows_of
+from ane_book.weights.onnx.products import Linear, embedding_of, linear_of
 from ane_book.weights.onnx.steps import DecoderWalk, Norm
 
 
@@ -67,23 +67,21 @@ def decoder_of(walk: DecoderWalk) -> OnnxDecoder:
 def _block(walk: DecoderWalk, hidden: str) -> OnnxBlock:
     """Recognise the block whose output is `hidden`."""
     down, after = _branch(
-        walk, hidden, lambda name: _gated(walk, name)[2], "the feed-forward's last projection"
-    )
-    gate, up, _ = _gated(walk, down.source)
+        walk, hidden, lambda name: _gated(walk, name)[0].source,
+        "the feed-forward's last projection",
+    )  # fmt: skip
+    gate, up = _gated(walk, down.source)
     out, before = _branch(
-        walk, after.source, lambda name: attention_of(walk, name).source,
+        walk, after.source, lambda name: attention_of(walk, name).parts["q"].source,
         "attention's last projection",
     )  # fmt: skip
     attention = attention_of(walk, out.source)
-    parts = {f"self_attn.{name}_proj": pieces for name, pieces in attention.parts.items()}
-    parts |= {"self_attn.o_proj": out.whole(), "mlp.down_proj": down.whole()}
+    parts = {f"self_attn.{name}_proj": linear for name, linear in attention.parts.items()}
+    parts |= {"self_attn.o_proj": out, "mlp.down_proj": down}
     parts |= {"mlp.gate_proj": gate, "mlp.up_proj": up}
-    weights = {}
-    for name, (weight, bias) in parts.items():
-        weights[f"{name}.weight"] = weight
-        if bias is not None:
-            weights[f"{name}.bias"] = bias
-    return OnnxBlock(before, attention, after, weights)
+    weights = {f"{name}.weight": linear.weight for name, linear in parts.items()}
+    biases = {f"{name}.bias": part.bias for name, part in parts.items() if part.bias is not None}
+    return OnnxBlock(before, attention, after, weights | biases)
 
 
 def _branch(
@@ -110,19 +108,17 @@ def _branch(
     walk.refuse(walk.node(pair[1]), part)
 
 
-def _gated(walk: DecoderWalk, product: str) -> tuple[Pieces, Pieces, str]:
-    """The pieces of gate and up in silu(gate) * up, and the value that both are projections of."""
-    node, parts, sources = walk.node(product), {}, set()
+def _gated(walk: DecoderWalk, product: str) -> tuple[Linear, Linear]:
+    """gate and up in silu(gate) * up, two projections of one value."""
+    node, parts = walk.node(product), {}
     for name in node.input if node is not None and node.op_type == "Mul" else ():
         gate = _silu(walk, name)
-        rows = rows_of(walk, name if gate is None else gate)
-        if rows is not None:
-            linear, start, stop = rows
-            sources.add(linear.source)
-            parts["up" if gate is None else "gate"] = linear.pieces(start, stop)
-    if len(parts) < 2 or len(sources) > 1:
+        linear = linear_of(walk, name if gate is None else gate)
+        if linear is not None:
+            parts["up" if gate is None else "gate"] = linear
+    if len(parts) < 2 or parts["gate"].source != parts["up"].source:
         walk.refuse(node, "silu(gate) * up, two projections of one norm")
-    return parts["gate"], parts["up"], sources.pop()
+    return parts["gate"], parts["up"]
 
 
 def _silu(walk: DecoderWalk, name: str) -> str | None:
