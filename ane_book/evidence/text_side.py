@@ -27,7 +27,6 @@ from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.text.process import TextProcess
 from ane_book.weights import open_source
-from ane_book.weights.scales import static_activations
 from mlprogram.ane.laws.rule import Severity
 
 USER, ANSWER = "question 7391", "answer 8264"  # texts that no template has
@@ -259,9 +258,8 @@ class _TextSide:
             )
 
     def against(self, source: Path) -> Iterator[TextFinding]:
-        """What the source's own files say of activations, stop tokens, the tokenizer's class."""
+        """What the source's own files say of stop tokens and the tokenizer's class."""
         opened = open_source(source)
-        yield from _activations(opened.config(), source)
         declared = opened.tokenizer().eos_token_ids
         if lost := [i for i in declared if i not in self._says.eos_token_ids]:
             yield _stop(
@@ -286,18 +284,6 @@ class _TextSide:
             "warning",
             f"{where} names the class {named}, and {self._says.file} is {is_}; this bundle goes by "
             "the file, but a host that goes by the class has other tokens: correct the class",
-        )
-
-
-def _activations(config: dict, source: Path) -> Iterator[TextFinding]:
-    """The source was calibrated for quantised activations, of which a bundle has none."""
-    if (declared := static_activations(config)) is not None:
-        yield TextFinding(
-            "static-scales",
-            "warning",
-            f"config.json of {source} declares static scales of activations ({declared}), and this "
-            "bundle computes activations in fp16: hold its answers to the model's in 16 bits, not "
-            "to those of an engine that uses the scales",
         )
 
 

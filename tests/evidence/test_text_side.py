@@ -144,16 +144,6 @@ class TestSource:
         """The files of the weights, to be changed."""
         return Path(shutil.copytree(tiny("llama", **dict(WIDE))[1], tmp_path / "source"))
 
-    def test_static_scales_that_the_config_declares(self, folder, source):
-        assert "static-scales" not in found(folder, source)
-        file = source / "config.json"
-        config = json.loads(file.read_text())
-        config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "static"}
-        file.write_text(json.dumps(config))
-        finding = found(folder, source)["static-scales"]
-        assert finding.severity == "warning"
-        assert "(fp8: activation_scheme static), and this bundle computes" in finding.text
-
     def test_a_stop_token_that_the_bundle_lacks(self, folder, source):
         assert "stop-of-source" not in found(folder, source)
         (source / "generation_config.json").write_text('{"eos_token_id": [256, 7]}')

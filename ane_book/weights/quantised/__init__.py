@@ -16,16 +16,16 @@ a matrix is.
 The layouts are those that the tools' own readers unpack; each file names them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.weights.quantised.bitsandbytes import bitsandbytes
 from ane_book.weights.quantised.mxfp4 import mxfp4
 from ane_book.weights.quantised.packed import awq, gptq, pack_quantized
 from ane_book.weights.quantised.scaled import compressed, fp8
-from ane_book.weights.quantised.stored import ADVICE, FLOATS, Shape, Stored, WeightRule
+from ane_book.weights.quantised.stored import ADVICE, FLOATS, Stored, WeightRule
 
-__all__ = ["FORMS", "Stored", "WeightRule", "drop_zero_biases", "rules"]
+__all__ = ["FORMS", "Stored", "WeightRule", "rules"]
 
 
 def _compressed_tensors(stored: Stored, settings: dict) -> dict[str, WeightRule]:
@@ -79,17 +79,3 @@ def _method(settings: dict) -> str:
         return "bitsandbytes"  # whose older configurations do not name it
     method = str(settings.get("quant_method"))
     return "fp8" if method == "modelopt" and settings.get("quant_algo") == "FP8" else method
-
-
-def drop_zero_biases(
-    found: dict[str, Shape],
-    made: Mapping[str, WeightRule],
-    expected: Mapping[str, Shape],
-    stored: Stored,
-) -> None:
-    """Remove from `found` the biases of quantised modules that the model does not have, if they are
-    zero: some versions of AutoGPTQ gave every module one (Qwen2-7B-Instruct-GPTQ-Int8)."""
-    for rule in made:
-        bias = f"{rule.removesuffix('.weight')}.bias"
-        if bias in found and bias not in expected and not stored.read(bias).any():
-            del found[bias]
