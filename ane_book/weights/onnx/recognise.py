@@ -7,7 +7,6 @@ sum.
        `----------------------------------------------- +-'---------------------------- +-'
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ane_book.errors import UnsupportedModel
@@ -65,17 +64,13 @@ def decoder_of(walk: DecoderWalk) -> OnnxDecoder:
 
 
 def _block(walk: DecoderWalk, hidden: str) -> OnnxBlock:
-    """Recognise the block whose output is `hidden`."""
-    down, after = _branch(
-        walk, hidden, lambda name: _gated(walk, name)[0].source,
-        "the feed-forward's last projection",
-    )  # fmt: skip
+    """Recognise the block whose output is `hidden`, from its end."""
+    down, middle = _added(walk, hidden, "the feed-forward's last projection")
     gate, up = _gated(walk, down.source)
-    out, before = _branch(
-        walk, after.source, lambda name: attention_of(walk, name).parts["q"].source,
-        "attention's last projection",
-    )  # fmt: skip
+    after = _norm(walk, gate.source, middle)
+    out, first = _added(walk, middle, "attention's last projection")
     attention = attention_of(walk, out.source)
+    before = _norm(walk, attention.parts["q"].source, first)
     parts = {f"self_attn.{name}_proj": linear for name, linear in attention.parts.items()}
     parts |= {"self_attn.o_proj": out, "mlp.down_proj": down}
     parts |= {"mlp.gate_proj": gate, "mlp.up_proj": up}
@@ -84,28 +79,27 @@ def _block(walk: DecoderWalk, hidden: str) -> OnnxBlock:
     return OnnxBlock(before, attention, after, weights | biases)
 
 
-def _branch(
-    walk: DecoderWalk, hidden: str, beginning: Callable[[str], str], part: str
-) -> tuple[Linear, Norm]:
-    """Recognise half of a block, the residual sum `hidden` = x + project(f(norm(x))).
-
-    beginning: maps the input of the projection to norm(x), back through f, which is attention or
-    the gated activation. part: what f is, for errors. Returns the projection and the norm.
-    """
+def _added(walk: DecoderWalk, hidden: str, part: str) -> tuple[Linear, str]:
+    """The projection in a residual sum, and the value that it is added to. part: what the
+    projection is, for errors."""
     pair = walk.sum(hidden)
     if pair is None:
         walk.refuse(walk.node(hidden), "the sum of a hidden state and a projection")
-    for added, other in (pair, (pair[1], pair[0])):
+    for added, other in (pair, pair[::-1]):
         linear = linear_of(walk, added)
         if linear is not None:
-            normed = beginning(linear.source)
-            norm = walk.norm(normed)
-            if norm is None:
-                walk.refuse(walk.node(normed), "a norm of the hidden state")
-            if norm.source != other:
-                walk.refuse(walk.node(normed), f"a norm of {other!r}, which the block is added to")
-            return linear, norm
+            return linear, other
     walk.refuse(walk.node(pair[1]), part)
+
+
+def _norm(walk: DecoderWalk, name: str, hidden: str) -> Norm:
+    """The norm that computes a value of the hidden state that its block is added to."""
+    norm = walk.norm(name)
+    if norm is None:
+        walk.refuse(walk.node(name), "a norm of the hidden state")
+    if norm.source != hidden:
+        walk.refuse(walk.node(name), f"a norm of {hidden!r}, which the block is added to")
+    return norm
 
 
 def _gated(walk: DecoderWalk, product: str) -> tuple[Linear, Linear]:
