@@ -87,7 +87,7 @@ FLOORS = {
         "server",
         "cli",
     ],
-    "swift_tables": ["segments shapes", "characters", "packed", "__main__"],
+    "swift_tables": ["recording segments shapes", "characters", "packed", "__main__"],
 }
 
 PROGRAMS = {"ane-book": ane_book, "mlprogram": mlprogram}
