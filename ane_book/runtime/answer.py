@@ -4,7 +4,7 @@ A session works on one at a time, because there is one cache.
 """
 
 from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 import time
@@ -127,17 +127,14 @@ class Stream:
 
     def steps(self) -> Iterator[str]:
         """Yield the rest, with "" after each call, so that a server can stop there."""
-        with suppress(StopIteration):
-            while True:
-                yield self._step()
-
-    def _step(self) -> str:
-        with alone(self._turn):
-            try:
-                return next(self._pieces)
-            except StopIteration as end:
-                self.result = end.value or self.result
-                raise StopIteration from None
+        while True:
+            with alone(self._turn):
+                try:
+                    piece = next(self._pieces)
+                except StopIteration as end:
+                    self.result = end.value or self.result
+                    return
+            yield piece
 
     def finish(self) -> Result:
         """Run to the end; returns the result. Raises InvalidInput where it was closed before."""
@@ -154,29 +151,21 @@ class Stream:
 
 
 class Clock:
-    """Counts seconds on the device, in guessing and in sampling, not of the stream's reader."""
+    """Counts seconds from when it is made: on the device, in guessing and in sampling."""
 
     def __init__(self):
-        self.seconds = {"prefill": 0.0, "decode": 0.0}
-        self._phase = ""
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count the seconds of the block for a phase."""
-        self._phase, start = name, time.perf_counter()
-        yield
-        self.seconds[name] += time.perf_counter() - start
+        self._start = time.perf_counter()
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Do not count the seconds of this block within a phase."""
-        start = time.perf_counter()
+        """Do not count the seconds of this block: those of text, and of the stream's reader."""
+        since = time.perf_counter()
         yield
-        self.seconds[self._phase] -= time.perf_counter() - start
+        self._start += time.perf_counter() - since
 
-    def rate(self, phase: str, tokens: int) -> float | None:
-        """Tokens per second, or None when the phase did not happen."""
-        return tokens / self.seconds[phase] if tokens else None
+    def rate(self, tokens: int) -> float | None:
+        """Tokens per second so far, or None for none."""
+        return tokens / (time.perf_counter() - self._start) if tokens else None
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int] | np.ndarray) -> int:

@@ -5,6 +5,12 @@ takes what is for each out of its outputs; `clear` forgets everything.
 In a bundle with tiers, a cache has the slots of the tier that was called last; when a function of
 another tier is called, the rows so far are copied into a cache of that one.
 
+A memory has no rows to drop, so copies of it are kept. To rewind, a session goes on from a copy of
+before that position and runs the tokens since then again; at worst from the first one. Copies are
+kept where a call of several tokens began or ended, the last two of them: the end of a prompt, to
+which a chat returns, and the start of a block of `verify`, whose tokens run again in the next call.
+Who calls the programs and who picks the calls both go by `marks_after`.
+
 Letters: see `ane_book.layout`.
 """
 
@@ -12,10 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ane_book.layout import CallShape, Recurrent, Shape, Store, Tail
-from ane_book.runtime.memory import Copies
 import numpy as np
 
+COPIES = 2  # of a memory
+
 Arrays = dict[str, np.ndarray]
+Marks = dict[int, bool]  # position -> whether a copy of the memory there is to be kept
 
 
 class CacheCall(NamedTuple):
@@ -109,22 +117,42 @@ class MemoryCache:
     """A memory, and copies of it to go back to. states: has it, if it is a state."""
 
     def __init__(self, store: Store, dtype: np.dtype, states: StateCache):
-        self._store, self._dtype, self._states = store, dtype, states
+        self._name, self._in_state, self._states = store.name, store.is_state, states
+        self._zeros = np.zeros(store.shape(CallShape(1)), dtype)
         self.clear()
 
     def inputs(self, call: CacheCall) -> Arrays:
-        state = self._states.state if self._store.is_state else None
-        memory = self._copies.before(call.at, call.shape.tokens > 1, state)
-        return {} if self._store.is_state else {self._store.name: memory}
+        at, state = call.at, self._states.state
+        if not self._in_state:
+            return {self._name: self._copies[at] if at else self._zeros}
+        if at != self._now:
+            state.write_state(self._name, self._copies[at] if at else self._zeros)
+        elif at not in self._copies and (call.shape.tokens > 1 or self._marks.get(at)):
+            self._copies[at] = np.array(state.read_state(self._name))
+        return {}
 
     def accept(self, outputs: Arrays, call: CacheCall) -> None:
-        name = f"new_{self._store.name}"
-        new = None if self._store.is_state else np.array(outputs.pop(name))
-        self._copies.after(call.at, call.at + call.tokens, call.shape.tokens > 1, new)
+        stop = call.at + call.tokens
+        self._marks = marks_after(self._marks, call.at, stop, call.shape.tokens > 1)
+        self._now = stop
+        self._copies.pop(stop, None)  # the state's is newer
+        if not self._in_state:
+            self._copies[stop] = np.array(outputs.pop(f"new_{self._name}"))
+        self._copies = {at: own for at, own in self._copies.items() if at in self._marks}
 
     def clear(self) -> None:
-        shape = self._store.shape(CallShape(1))
-        self._copies = Copies(shape, self._dtype, self._store.name)
+        self._marks: Marks = {}
+        self._copies: dict[int, np.ndarray] = {}
+        self._now = 0
+
+
+def marks_after(marks: Marks, start: int, stop: int, several: bool) -> Marks:
+    """The positions at which a memory is at hand after a call for slots `start` to `stop`.
+
+    several: whether its function takes more than one token.
+    """
+    before = {at: True for at, stays in marks.items() if at <= start and (stays or several)}
+    return dict(list(before.items())[-COPIES:]) | {stop: several}
 
 
 Cache = StateCache | HostCache | TailCache | MemoryCache

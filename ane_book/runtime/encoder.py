@@ -16,8 +16,7 @@ from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.bundle_text import load_tokenizer
-from ane_book.runtime.experts import Calls
-from ane_book.runtime.shards import load_steps
+from ane_book.runtime.shards import Calls, load_steps
 from ane_book.text.process import TextProcess
 import numpy as np
 

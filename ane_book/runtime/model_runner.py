@@ -18,10 +18,9 @@ from ane_book.errors import InvalidBundle
 from ane_book.options import tier_name
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import Backend
-from ane_book.runtime.experts import Calls
+from ane_book.runtime.caches import Marks, marks_after
 from ane_book.runtime.inputs import HostInputs
-from ane_book.runtime.memory import Marks, marks_after
-from ane_book.runtime.shards import HeadRunner, Shard, stages
+from ane_book.runtime.shards import Calls, HeadRunner, Shard, stages
 import numpy as np
 
 

@@ -9,7 +9,6 @@ Letters: V vocabulary.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ane_book.options import Sampling, checked
@@ -154,19 +153,3 @@ class Sampler:
         cumulative = np.cumsum(_softmax(kept), dtype=np.float64)
         drawn = self._random.random() * cumulative[-1]
         return int(np.searchsorted(cumulative, drawn, side="right"))
-
-
-def draw_guessed(
-    outputs: Sequence, guesses: Sequence[int], draw: Callable[..., int]
-) -> Iterator[int]:
-    """Draw the next token, and one after each guess for as long as guesses equal what was drawn.
-
-    outputs: the model's outputs after the text and after each guess. A token is drawn when it is
-    asked for, so nothing is drawn behind the end of an answer. There is one draw a token, guessed
-    or not, so guesses change no token and no distribution: see `ane_book.runtime.drafts`.
-    """
-    for output, guess in zip(outputs, [*guesses, None], strict=True):
-        token = draw(output)
-        yield token
-        if token != guess:
-            return

@@ -1,12 +1,13 @@
 """Run the packages of a bundle in order, each with what it keeps (`ane_book.runtime.caches`).
 
-Letters: C hidden size, T tokens of a call, V vocabulary.
+Letters: C hidden size, E experts, T tokens of a call, V vocabulary.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import copy
-from functools import partial
 from itertools import groupby
+from threading import Lock
 from typing import TypeVar
 
 from ane_book.bundle import Bundle
@@ -18,12 +19,22 @@ from ane_book.layout import PER_LAYER
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import Backend, LoadedFunction
 from ane_book.runtime.caches import CacheCall, StateCache, caches_of
-from ane_book.runtime.experts import Calls, ExpertPrograms
 import numpy as np
+
+#: How often a program was called, by its package.
+Calls = Counter[str]
+
+Each = TypeVar("Each")
+
+
+def by_tier(manifest: Manifest, functions: dict[str, Each]) -> dict[str, Each]:
+    """A part's functions by the names of all tiers; without a cache, the tiers share one."""
+    return {own: functions.get(own, functions[name]) for own, name in manifest.names.items()}
 
 
 def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedFunction]:
-    """Load the functions of a package; raises InvalidBundle unless the types are the manifest's."""
+    """Load the functions of a package, by the names of all tiers; raises InvalidBundle unless their
+    types are the manifest's."""
     functions = {}
     for name, declared in part.functions.items():
         full_name = part.called(name)
@@ -42,41 +53,26 @@ def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedF
                         f"{where}: {kind[:-1]} {key!r} has type {_said(actual.get(key))}, "
                         f"manifest.json says {_said(expected.get(key))}; convert the model again"
                     )
-    return functions
+    return by_tier(bundle.manifest, functions)
 
 
 def _said(type_: tuple[str, tuple[int, ...]] | None) -> str:
     return "none" if type_ is None else f"{type_[0]} {type_[1]}"
 
 
-Each = TypeVar("Each")
-
-
-def by_tier(manifest: Manifest, functions: dict[str, Each]) -> dict[str, Each]:
-    """A part's functions by the names of all tiers; without a cache, the tiers share one."""
-    return {own: functions.get(own, functions[name]) for own, name in manifest.names.items()}
-
-
 class ShardRunner:
-    """Runs a package of the bundle."""
+    """Runs a package of the bundle; `calls` counts its calls."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        part: Part,
-        functions: dict[str, LoadedFunction],
-        dtype: np.dtype,
-        calls: Calls,
-    ):
-        self._functions = by_tier(manifest, functions)
-        declared, layout = by_tier(manifest, part.functions), manifest.layout
+    def __init__(self, bundle: Bundle, backend: Backend, part: Part, calls: Calls):
+        manifest, layout = bundle.manifest, bundle.manifest.layout
+        self._functions = load_part(bundle, backend, part)
+        declared, slots = by_tier(manifest, part.functions), slot_shapes(manifest, part)
         self._stores = next(iter(part.functions.values())).stores(layout)
-        slots = slot_shapes(manifest, part)
         own = {*slots, *(store.name for store in self._stores)}
         self._given = {name: {*f.inputs} - own for name, f in declared.items()}
         self._shapes = {name: f.call(layout) for name, f in declared.items()}
-        self._adapter = {name: np.zeros(shape, dtype) for name, shape in slots.items()}
-        self._dtype, self._context = dtype, manifest.context
+        self._dtype, self._context = backend.dtype, manifest.context
+        self._adapter = {name: np.zeros(shape, self._dtype) for name, shape in slots.items()}
         self._package, self._calls = part.package, calls
         self._span = slice(*part.layers) if part.layers else slice(0)
         self.start()
@@ -122,6 +118,45 @@ class ShardRunner:
         if "hidden_out" in outputs:
             outputs["hidden"] = outputs.pop("hidden_out")
         values.update(outputs)
+
+
+class ExpertPrograms:
+    """Runs the experts of one layer, each a program, in order: only those that some token chose.
+
+    There may be thousands, of which a text uses a few, so an expert is opened when it is first
+    called, for all sessions that share these programs.
+    """
+
+    def __init__(self, bundle: Bundle, backend: Backend, parts: list[Part], calls: Calls):
+        self._bundle, self._backend, self._parts, self._calls = bundle, backend, parts, calls
+        self._opened: dict[int, dict[str, LoadedFunction]] = {}
+        self._lock = Lock()
+
+    def clear(self) -> None:
+        """Do nothing: experts keep nothing from call to call."""
+
+    def run(self, function: str, values: dict, tokens: int) -> None:
+        """Run the experts on `x` (1, C, 1, T) and `gates` (1, E, 1, T); puts their sum `y` into
+        `values`.
+
+        Only the gates of the first `tokens` columns choose; the sum is in single precision.
+        Raises InvalidBundle for an expert that cannot be opened.
+        """
+        x, gates = values["x"], values["gates"]
+        total = np.zeros(x.shape, np.float32)
+        for expert in np.flatnonzero((gates[0, :, 0, :tokens] != 0).any(axis=1)):
+            gate = np.ascontiguousarray(gates[:, expert : expert + 1])
+            total += self._functions(expert)[function].predict({"x": x, "gate": gate})["y"]
+            self._calls[self._parts[expert].package] += 1
+        with np.errstate(over="ignore"):  # a result that is not finite is noticed later
+            values["y"] = total.astype(x.dtype)
+
+    def _functions(self, expert: int) -> dict[str, LoadedFunction]:
+        with self._lock:
+            if expert not in self._opened:
+                part = self._parts[expert]
+                self._opened[expert] = load_part(self._bundle, self._backend, part)
+            return self._opened[expert]
 
 
 class Shard:
@@ -188,18 +223,12 @@ def load_steps(
     """
     calls = Calls() if calls is None else calls
     steps: list[ShardRunner | ExpertPrograms] = []
-    for apart, group in groupby(parts, lambda part: part.part == "experts"):
-        if apart:
-            steps.append(ExpertPrograms(list(group), partial(_load_expert, bundle, backend), calls))
-            continue
-        for part in group:
-            functions = load_part(bundle, backend, part)
-            steps.append(ShardRunner(bundle.manifest, part, functions, backend.dtype, calls))
+    for of_experts, group in groupby(parts, lambda part: part.part == "experts"):
+        if of_experts:
+            steps.append(ExpertPrograms(bundle, backend, list(group), calls))
+        else:
+            steps += (ShardRunner(bundle, backend, part, calls) for part in group)
     return steps
-
-
-def _load_expert(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedFunction]:
-    return by_tier(bundle.manifest, load_part(bundle, backend, part))
 
 
 def stages(
