@@ -20,7 +20,15 @@ from ane_book.bundle import Bundle, opened
 from ane_book.errors import InvalidInput, PromptTooLong
 from ane_book.options import Sampling, SamplingOptions, checked
 from ane_book.runtime.adapters import Adapter, adapter_of
-from ane_book.runtime.answer import Answer, Clock, Result, Stream, alone, common_prefix
+from ane_book.runtime.answer import (
+    Answer,
+    Clock,
+    Result,
+    Stream,
+    TextStream,
+    alone,
+    common_prefix,
+)
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.bundle_text import BundleText, load_tokenizer
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
@@ -28,7 +36,6 @@ from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.model_runner import ChunkOutput, ModelRunner
 from ane_book.runtime.sampling import Sampler
 from ane_book.runtime.shards import Calls
-from ane_book.runtime.streaming import TextStream
 from ane_book.text.chat import Messages
 from ane_book.text.process import TextProcess
 import numpy as np
@@ -255,10 +262,8 @@ class Session(BundleText):
             raise InvalidInput(
                 f"logit_bias: token id {wrong[0]} is outside the vocabulary of {len(known)}"
             )
-        fields = {name: getattr(how, name) for name in Sampler.__match_args__ if name != "mask"}
         end = self.thought_tags[1] if self.thought_tags and self.thinks(ids) else ""
-        mask = how.form and self._grammar_tokens.mask(*how.form, end)
-        return Sampler(**fields, mask=mask)
+        return Sampler(how, how.form and self._grammar_tokens.mask(*how.form, end))
 
     @cached_property
     def _grammar_tokens(self) -> GrammarTokens:

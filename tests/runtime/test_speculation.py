@@ -271,7 +271,7 @@ def test_the_distribution_stays(blocks, rule, likely):
     outputs, how = [first, session.decode(guess)], {"temperature": 3.0, "top_k": 40}
     given = [np.exp(np.float64(filter_logits(row, **how))) for row in outputs]
     one, two = (weights / weights.sum() for weights in given)
-    sampler = Sampler(seed=0, **how)
+    sampler = Sampler(Sampling(seed=0, **how))
     draws = rule or in_session(session)
     drawn = [draws(outputs, [guess], sampler) for _ in range(DRAWS)]
     fits = [

@@ -14,7 +14,7 @@ from ane_book.conversion.rebuild import Rebuild
 from ane_book.evidence.parity.stage import padded
 from ane_book.evidence.parity.walk import encoder_feeds
 from ane_book.layout import PER_LAYER
-from ane_book.runtime.inputs import HostInputs
+from ane_book.runtime.model_runner import HostInputs
 from ane_book.runtime.shards import slot_shapes
 from mlprogram import MLProgram
 from mlprogram.compare import Gap, diff

@@ -15,7 +15,7 @@ from ane_book.evidence.parity.stage import ParityStage, judged, padded
 from ane_book.host import pool
 from ane_book.models import find
 from ane_book.runtime.backends import MILBackend
-from ane_book.runtime.inputs import HostInputs
+from ane_book.runtime.model_runner import HostInputs
 from ane_book.runtime.shards import HeadRunner, load_part, stages
 import numpy as np
 

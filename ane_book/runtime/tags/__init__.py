@@ -22,7 +22,7 @@ from ane_book.bundle.parts import Tags
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType
 from ane_book.host import text_mask
 from ane_book.runtime.encoder import Encoder
-from ane_book.runtime.logprobs import log_softmax
+from ane_book.runtime.sampling import log_softmax
 from ane_book.runtime.tags.spans import Span, Viterbi, find_spans
 from ane_book.runtime.tags.stretches import Stretch, Waiting
 from ane_book.runtime.tags.windows import Window, blocks, windows

@@ -14,8 +14,7 @@ from ane_book import __version__
 from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
 from ane_book.runtime.backends import choose_backend
-from ane_book.runtime.inputs import HostInputs
-from ane_book.runtime.model_runner import check_memory
+from ane_book.runtime.model_runner import HostInputs, check_memory
 from ane_book.runtime.shards import Shard, load_steps
 from ane_serve.cluster.files import Files
 from ane_serve.cluster.layout import crossing, units
