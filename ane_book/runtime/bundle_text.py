@@ -10,6 +10,7 @@ from ane_book.bundle import Bundle, manifest
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.text.chat import Messages, as_messages, kept_apart, thought_tags
 from ane_book.text.process import TextProcess, check_text
+import numpy as np
 from tokenizers import Tokenizer
 
 CUT = "\U0010fffd"  # the last character for private use; a text that has it loses it
@@ -142,6 +143,13 @@ class BundleText:
     def _ids(self, text: str, special: bool) -> list[int]:
         check_text(text, "the prompt")
         return self._tokenizer.encode(text, special)
+
+
+def check_ids(ids: np.ndarray, vocabulary: int) -> None:
+    """Raise InvalidInput for token ids outside the vocabulary."""
+    wrong = ids[(ids < 0) | (ids >= vocabulary)]
+    if wrong.size:
+        raise InvalidInput(f"token id {wrong[0]} is outside the vocabulary of {vocabulary}")
 
 
 def load_tokenizer(words: TextProcess, file: Path) -> None:

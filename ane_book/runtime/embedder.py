@@ -20,6 +20,7 @@ from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType, PromptTooLong, TextCut
 from ane_book.host import pool, text_places
 from ane_book.runtime.backends import Backend
+from ane_book.runtime.bundle_text import check_ids
 from ane_book.runtime.encoder import Encoder
 from ane_book.runtime.shards import load_steps
 from ane_book.text.process import check_text
@@ -135,31 +136,18 @@ class Embedder(Encoder):
         size = self.size if dimensions is None else dimensions
         if not 0 < size <= self._whole:
             raise InvalidInput(f"dimensions: 1 to {self._whole}, not {size}")
-        columns = self._columns(token_ids)[:, :size]
-        lengths = np.linalg.norm(columns, axis=1, keepdims=True)
-        for i in np.flatnonzero(~((lengths > 0) & np.isfinite(lengths))):
-            raise InvalidBundle(
-                f"{self.bundle.path}: text {i} has a vector of length {lengths[i, 0]}; take "
-                'precision "fp32"'
-            )
-        return columns / lengths
-
-    def _columns(self, token_ids: Sequence[Sequence[int]]) -> np.ndarray:
-        """What each text becomes before the last step, float32 (n, E), from token ids.
-
-        Raises InvalidInput for ids that will not do, InvalidBundle where half precision is left.
-        """
         ids = [self._valid(row, i) for i, row in enumerate(token_ids)]
-        result = np.empty((len(ids), self._whole), np.float32)
+        columns = np.empty((len(ids), self._whole), np.float32)
         for call in pack([len(row) for row in ids], self.max_tokens):
-            for i, row in zip(call, self._run([ids[i] for i in call]), strict=True):
-                if not np.isfinite(row).all():
-                    raise InvalidBundle(
-                        f"{self.bundle.path}: text {i}, or one that shared its call, leaves the "
-                        'range of fp16 (a vector of length nan); take precision "fp32"'
-                    )
-                result[i] = row
-        return result
+            columns[call] = self._run([ids[i] for i in call])
+        cut = columns[:, :size]
+        lengths = np.linalg.norm(cut, axis=1, keepdims=True)
+        for i in np.flatnonzero(~((lengths[:, 0] > 0) & np.isfinite(columns).all(axis=1))):
+            raise InvalidBundle(
+                f"{self.bundle.path}: text {i}, or one that shared its call, leaves the range of "
+                f'fp16 (a vector of length {lengths[i, 0]}); take precision "fp32"'
+            )
+        return cut / lengths
 
     def _valid(self, row: Sequence[int], i: int) -> np.ndarray:
         """Check a text's token ids against vocabulary and longest call; returns an array."""
@@ -170,7 +158,7 @@ class Embedder(Encoder):
             raise InvalidInput(f"text {i}: token ids are whole numbers in a row")
         if ids.size > self.max_tokens:
             raise InvalidInput(f"text {i} has {ids.size} tokens, more than {self.max_tokens}")
-        self._check_ids(ids)
+        check_ids(ids, len(self._embedding))
         return ids
 
     def _run(self, texts: list[np.ndarray]) -> np.ndarray:
@@ -179,28 +167,15 @@ class Embedder(Encoder):
         rows = self._embedding[np.concatenate(texts)].astype(np.float32) * host.embedding_scale
         if self._positions is not None:
             rows += self._positions[text_places(lengths, sum(lengths))]
-        hidden = self._call(rows, lambda T: self._given(lengths, T))
+
+        def inputs(T: int) -> dict[str, np.ndarray]:
+            tables = host.tables(text_places(lengths, T), self.max_tokens)
+            return tables | host.text_masks(lengths, T, causal=self._says.causal)
+
+        hidden = self._call(self._steps, rows, "hidden", inputs)
         texts_columns = np.split(hidden, np.cumsum(lengths)[:-1])
         pooled = np.stack([pool(own.T, self._says.pooling) for own in texts_columns])  # (n, C)
-        return self._last(pooled) if self._head else pooled
-
-    def _given(self, lengths: list[int], T: int) -> dict[str, np.ndarray]:
-        """The host's inputs of a call."""
-        host = self.bundle.manifest.host
-        tables = host.tables(text_places(lengths, T), self.max_tokens) if host.rotary else {}
-        return tables | host.text_masks(lengths, T, causal=self._says.causal)
-
-    def _last(self, pooled: np.ndarray) -> np.ndarray:
-        """Run the head on texts' columns (n, C); returns (n, E)."""
-        n, C = pooled.shape
-        function, T = self._fitting(n)
-        hidden = np.zeros((1, C, 1, T), self.backend.dtype)
-        hidden[0, :, 0, :n] = pooled.T
-        values = {"hidden": hidden}
-        with self._turn:
-            for step in self._head:
-                step.run(function, values, n)
-        return values["vector"][0, :, 0, :n].T.astype(np.float32)
+        return self._call(self._head, pooled, "vector") if self._head else pooled
 
 
 def _checked(texts: Iterable[str]) -> list[str]:

@@ -15,15 +15,13 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.contract import slot_shapes
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import FunctionSpec, Part
-from ane_book.device import memory_bytes
-from ane_book.errors import InvalidBundle
 from ane_book.host import MASKED, causal_mask, per_layer_columns
 from ane_book.layout import PER_LAYER, Layout
 from ane_book.options import tier_name
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import Backend
 from ane_book.runtime.caches import Marks, marks_after
-from ane_book.runtime.shards import Calls, HeadRunner, Shard, stages
+from ane_book.runtime.shards import Calls, HeadRunner, Shard, check_memory, stages
 import numpy as np
 
 
@@ -43,8 +41,8 @@ class ChunkOutput(NamedTuple):
     new: slice  # the columns of it that were not in the cache before
 
 
-def check_memory(manifest: Manifest, parts: Iterable[Part]) -> None:
-    """Raise InvalidBundle where caches, masks, tables and slots exceed this machine's memory."""
+def kept_bytes(manifest: Manifest, parts: Iterable[Part]) -> int:
+    """How many bytes caches, masks, tables and slots of these packages take."""
     S, host = manifest.context, manifest.host
     needed = sum(4 * T * (slots + T) * len(host.masks) for T, slots in manifest.tiered.values())
     needed += sum(2 * 8 * S * rotary.head_dim for rotary in host.rotary.values())
@@ -53,12 +51,7 @@ def check_memory(manifest: Manifest, parts: Iterable[Part]) -> None:
         call = function.call(manifest.layout)
         kept = [store.held(call) for store in function.stores(manifest.layout)]
         needed += 2 * sum(map(prod, [*kept, *slot_shapes(manifest, part).values()]))
-    limit = memory_bytes()
-    if limit is not None and needed > limit:
-        raise InvalidBundle(
-            f"{manifest.name}: a context of {S:,} tokens takes {needed / 1e9:,.1f} GB, and "
-            f"{limit / 1e9:,.1f} GB of memory are here; convert it with a shorter one"
-        )
+    return needed
 
 
 class ModelRunner:
@@ -81,7 +74,7 @@ class ModelRunner:
         self._marks: Marks = {}
         self._remembers = manifest.has_memory
         if shards is None:
-            check_memory(manifest, manifest.packages)
+            check_memory(manifest, kept_bytes(manifest, manifest.packages))
             shards = stages(bundle, lambda: backend, self.calls)
         self._shards = list(shards)
         self._head = HeadRunner(bundle, backend, self.calls)

@@ -30,7 +30,7 @@ from ane_book.runtime.answer import (
     common_prefix,
 )
 from ane_book.runtime.backends import Backend, choose_backend
-from ane_book.runtime.bundle_text import BundleText, load_tokenizer
+from ane_book.runtime.bundle_text import BundleText, check_ids, load_tokenizer
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
 from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.model_runner import ChunkOutput, ModelRunner
@@ -193,12 +193,9 @@ class Session(BundleText):
     def _valid(self, token_ids: TokenIds) -> list[int]:
         """Token ids as a list; raises InvalidInput for those outside the vocabulary."""
         ids = np.asarray(token_ids)
-        vocabulary = self._runner.vocabulary
         if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
             raise InvalidInput("token ids must be a list of at least one whole number")
-        if ids.min() < 0 or ids.max() >= vocabulary:
-            wrong = ids[(ids < 0) | (ids >= vocabulary)][0]
-            raise InvalidInput(f"token id {wrong} is outside the vocabulary of {vocabulary}")
+        check_ids(ids, self._runner.vocabulary)
         return ids.tolist()
 
     def _checked(self, token_ids: TokenIds) -> list[int]:
@@ -246,7 +243,7 @@ class Session(BundleText):
                 "only; use temperature 0 without logprobs, bias, penalties and forms, or convert "
                 "without argmax_output"
             )
-        drafter = choose_drafter(draft, self)
+        drafter = None if draft is None else choose_drafter(draft, self)
         ids = self._given(prompt, how)
         sampler = self._sampler(how, ids)
         most = min(how.max_tokens, self._room(ids))

@@ -14,6 +14,7 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.contract import slot_shapes
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Part
+from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.layout import PER_LAYER
 from ane_book.runtime.adapters import Adapter
@@ -30,6 +31,16 @@ Each = TypeVar("Each")
 def by_tier(manifest: Manifest, functions: dict[str, Each]) -> dict[str, Each]:
     """A part's functions by the names of all tiers; without a cache, the tiers share one."""
     return {own: functions.get(own, functions[name]) for own, name in manifest.names.items()}
+
+
+def check_memory(manifest: Manifest, needed: int) -> None:
+    """Raise InvalidBundle where a context takes more bytes than this machine has memory."""
+    limit = memory_bytes()
+    if limit is not None and needed > limit:
+        raise InvalidBundle(
+            f"{manifest.name}: a context of {manifest.context:,} tokens takes {needed / 1e9:,.1f} "
+            f"GB, and {limit / 1e9:,.1f} GB of memory are here; convert it with a shorter one"
+        )
 
 
 def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedFunction]:
@@ -159,10 +170,13 @@ class ExpertPrograms:
             return self._opened[expert]
 
 
+Steps = list[ShardRunner | ExpertPrograms]
+
+
 class Shard:
     """Some layers: the packages that run them, in order, with their caches."""
 
-    def __init__(self, steps: list[ShardRunner | ExpertPrograms]):
+    def __init__(self, steps: Steps):
         self._steps = steps
 
     def clear(self) -> None:
@@ -216,13 +230,13 @@ class HeadRunner:
 
 def load_steps(
     bundle: Bundle, backend: Backend, parts: list[Part], calls: Calls | None = None
-) -> list[ShardRunner | ExpertPrograms]:
+) -> Steps:
     """Load parts on the backend; the experts of a layer are one step, which opens each at need.
 
     calls: counts the calls of each program.
     """
     calls = Calls() if calls is None else calls
-    steps: list[ShardRunner | ExpertPrograms] = []
+    steps: Steps = []
     for of_experts, group in groupby(parts, lambda part: part.part == "experts"):
         if of_experts:
             steps.append(ExpertPrograms(bundle, backend, list(group), calls))

@@ -21,6 +21,7 @@ import re
 from ane_book.bundle.parts import Tags
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType
 from ane_book.host import text_mask
+from ane_book.runtime.bundle_text import check_ids
 from ane_book.runtime.encoder import Encoder
 from ane_book.runtime.sampling import log_softmax
 from ane_book.runtime.tags.spans import Span, Viterbi, find_spans
@@ -162,7 +163,7 @@ class Tagger(Encoder):
     def _scores(self, ids: Iterable[np.ndarray], most: int | None = None) -> Iterator[np.ndarray]:
         """`logits` of ids that come in parts."""
         for window in windows(ids, min(most or self.max_tokens, self.max_tokens), self.reach):
-            self._check_ids(window.ids)
+            check_ids(window.ids, len(self._embedding))
             scores = self._run(window)
             if not np.isfinite(scores).all():
                 raise InvalidBundle(
@@ -181,7 +182,8 @@ class Tagger(Encoder):
             tables = manifest.host.tables(window.start + np.arange(T), self.max_tokens)
             return tables | {"mask": _mask(n, T, self._tags.window)}
 
-        return self._call(self._embedding[window.ids], host)[window.kept]
+        rows = self._embedding[window.ids]
+        return self._call(self._steps, rows, "logits", host)[window.kept]
 
 
 @lru_cache(maxsize=1)  # all windows of a text are equally long but the last

@@ -14,8 +14,8 @@ from ane_book import __version__
 from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
 from ane_book.runtime.backends import choose_backend
-from ane_book.runtime.model_runner import HostInputs, check_memory
-from ane_book.runtime.shards import Shard, load_steps
+from ane_book.runtime.model_runner import HostInputs, kept_bytes
+from ane_book.runtime.shards import Shard, check_memory, load_steps
 from ane_serve.cluster.files import Files
 from ane_serve.cluster.layout import crossing, units
 import mlprogram
@@ -43,7 +43,7 @@ class Stage:
         self._manifest = Manifest.model_validate_json(manifest)
         self._parts = [part for parts in units(self._manifest)[first:last] for part in parts]
         self._given = list(crossing(self._manifest, last))
-        check_memory(self._manifest, self._parts)
+        check_memory(self._manifest, kept_bytes(self._manifest, self._parts))
         packages = [part.package for part in self._parts]
         self._files = Files(Path(path), manifest, self._manifest, packages)
         return self._files.missing()
