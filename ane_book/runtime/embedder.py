@@ -13,16 +13,13 @@ Letters: C hidden size, E numbers of a vector, T tokens of a call, n texts.
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 import warnings
 
-from ane_book.bundle import Bundle
+from ane_book.bundle.parts import Vectors
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType, PromptTooLong, TextCut
 from ane_book.host import pool, text_places
-from ane_book.runtime.backends import Backend
 from ane_book.runtime.bundle_text import check_ids
 from ane_book.runtime.encoder import Encoder
-from ane_book.runtime.shards import load_steps
 from ane_book.text.process import check_text
 import numpy as np
 
@@ -32,24 +29,16 @@ class Embedder(Encoder):
 
     task = "embedding"
 
-    def __init__(
-        self,
-        bundle: Bundle | str | Path,
-        precision: str = "fp16",
-        backend: Backend | str | None = None,
-        force: bool = False,
-    ):
-        super().__init__(bundle, precision, backend, force)
-        manifest, positions = self.bundle.manifest, self.bundle.positions
-        assert manifest.vectors is not None, "what a bundle of this task has: `check_packages`"
-        self._whole, self._says = manifest.vector_size, manifest.vectors
-        self._positions = None if positions is None else positions.astype(np.float32)
-        self._head = load_steps(self.bundle, self.backend, manifest.head, self.calls)
+    @property
+    def _says(self) -> Vectors:
+        vectors = self.bundle.manifest.vectors
+        assert vectors is not None, "what a bundle of this task has: `check_packages`"
+        return vectors
 
     @property
     def size(self) -> int:
         """Numbers of a vector where nothing else is asked for."""
-        return self._says.dimensions or self._whole
+        return self._says.dimensions or self.bundle.manifest.vector_size
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -133,11 +122,12 @@ class Embedder(Encoder):
         self, token_ids: Sequence[Sequence[int]], dimensions: int | None = None
     ) -> np.ndarray:
         """The same as `embed`, from token ids: 1 to `max_tokens` for each text."""
+        whole = self.bundle.manifest.vector_size
         size = self.size if dimensions is None else dimensions
-        if not 0 < size <= self._whole:
-            raise InvalidInput(f"dimensions: 1 to {self._whole}, not {size}")
+        if not 0 < size <= whole:
+            raise InvalidInput(f"dimensions: 1 to {whole}, not {size}")
         ids = [self._valid(row, i) for i, row in enumerate(token_ids)]
-        columns = np.empty((len(ids), self._whole), np.float32)
+        columns = np.empty((len(ids), whole), np.float32)
         for call in pack([len(row) for row in ids], self.max_tokens):
             columns[call] = self._run([ids[i] for i in call])
         cut = columns[:, :size]
@@ -165,8 +155,8 @@ class Embedder(Encoder):
         """Run texts in one call; returns (n, E)."""
         lengths, host = [len(ids) for ids in texts], self.bundle.manifest.host
         rows = self._embedding[np.concatenate(texts)].astype(np.float32) * host.embedding_scale
-        if self._positions is not None:
-            rows += self._positions[text_places(lengths, sum(lengths))]
+        if self.bundle.positions is not None:
+            rows += self.bundle.positions[text_places(lengths, sum(lengths))]
 
         def inputs(T: int) -> dict[str, np.ndarray]:
             tables = host.tables(text_places(lengths, T), self.max_tokens)

@@ -47,6 +47,7 @@ class Encoder:
         self.calls = Calls()
         layers = [part for part in manifest.packages if part.part != "head"]
         self._steps = load_steps(self.bundle, backend, layers, self.calls)
+        self._head = load_steps(self.bundle, backend, manifest.head, self.calls)
         self._widths = dict(sorted(manifest.functions.items(), key=lambda item: item[1]))
         self._embedding = np.asarray(self.bundle.embedding)  # (V, C), still mapped
         load_tokenizer(self._tokenizer, self.bundle.path / manifest.tokenizer.file)

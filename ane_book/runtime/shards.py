@@ -14,12 +14,12 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.contract import slot_shapes
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Part
-from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.layout import PER_LAYER
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import Backend, LoadedFunction
 from ane_book.runtime.caches import CacheCall, StateCache, caches_of
+from mlprogram.machine import memory_bytes
 import numpy as np
 
 #: How often a program was called, by its package.
@@ -56,19 +56,16 @@ def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedF
             mend = f"`ane-book inspect --verify {bundle.path}` says what has changed"
             raise InvalidBundle(f"{where}: {error}; {mend}") from None
         for kind in ("inputs", "states", "outputs"):
-            expected = {k: (t.dtype, t.shape) for k, t in getattr(declared, kind).items()}
-            actual = {k: (t.dtype, t.shape) for k, t in getattr(functions[name], kind).items()}
-            for key in sorted(expected.keys() | actual.keys()):
-                if expected.get(key) != actual.get(key):
-                    raise InvalidBundle(
-                        f"{where}: {kind[:-1]} {key!r} has type {_said(actual.get(key))}, "
-                        f"manifest.json says {_said(expected.get(key))}; convert the model again"
-                    )
+            expected, actual = (
+                {key: f"{type_.dtype} {type_.shape}" for key, type_ in getattr(own, kind).items()}
+                for own in (declared, functions[name])
+            )
+            for key, _ in sorted(expected.items() ^ actual.items()):
+                raise InvalidBundle(
+                    f"{where}: {kind[:-1]} {key!r} has type {actual.get(key)}, manifest.json says "
+                    f"{expected.get(key)}; convert the model again"
+                )
     return by_tier(bundle.manifest, functions)
-
-
-def _said(type_: tuple[str, tuple[int, ...]] | None) -> str:
-    return "none" if type_ is None else f"{type_[0]} {type_[1]}"
 
 
 class ShardRunner:
