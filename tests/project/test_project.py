@@ -75,7 +75,7 @@ FLOORS = {
         "__main__",
     ],
     "ane_serve": [
-        "page tools",
+        "markers page tools",
         "splitting",
         "generation",
         "api bench cluster",
