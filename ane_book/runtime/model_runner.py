@@ -186,49 +186,15 @@ class _Call:
     """The input arrays of one function, which takes T tokens."""
 
     def __init__(self, function: FunctionSpec, manifest: Manifest, dtype: np.dtype):
-        self.tokens, slots = function.tokens, function.slots
-        tokens = function.tokens
+        T, slots = function.tokens, function.slots
         assert slots is not None, "functions of a decoder's first package have a cache"
-        self._hidden = np.zeros((1, manifest.embedding.shape[1], 1, tokens), dtype)
-        self._masks = {
-            name: _Mask(tokens, slots, window, manifest.layout, dtype)
+        self.tokens = T
+        self.hidden = np.zeros((1, manifest.embedding.shape[1], 1, T), dtype)
+        self.real = np.zeros((1, 1, 1, T), dtype)
+        self.position = np.zeros(1, np.int32)
+        self.masks = {
+            name: _Mask(T, slots, window, manifest.layout, dtype)
             for name, window in manifest.host.masks.items()
-        }
-        self._position, self._layout = np.zeros(1, np.int32), manifest.layout
-        self._real = np.zeros((1, 1, 1, tokens), dtype)
-        self._layers = manifest.shards[-1].span.stop
-
-    def hidden(self, columns: np.ndarray) -> np.ndarray:
-        """The hidden state (1, C, 1, T) of columns (C, n), n <= T.
-
-        Columns beyond n are padding: their output is ignored, and what they write to the cache is
-        masked until a real token overwrites it.
-        """
-        n = columns.shape[1]
-        self._hidden[0, :, 0, :n], self._hidden[..., n:] = columns, 0
-        return self._hidden
-
-    def per_layer(self, rows: np.ndarray) -> np.ndarray:
-        """What all layers get of their own (L, P, 1, T), of n tokens' rows (n, L * P), n <= T."""
-        columns = per_layer_columns(rows, self._layers)  # (L, P, 1, n)
-        padding = [(0, 0)] * 3 + [(0, self.tokens - len(rows))]
-        return np.pad(columns.astype(self._hidden.dtype), padding)
-
-    def real(self, n: int) -> np.ndarray:
-        """1 for the n tokens of a call and 0 for its padding, (1, 1, 1, T)."""
-        self._real[..., :n], self._real[..., n:] = 1, 0
-        return self._real
-
-    def around(self, position: int, tables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """All inputs but the hidden state, where the first token goes to slot `position`."""
-        self._position[0] = position
-        for mask in self._masks.values():
-            mask.move(position)
-        window = self._layout.at(position, position + self.tokens)
-        return {
-            "position": self._position,
-            **{name: mask.array for name, mask in self._masks.items()},
-            **{name: np.ascontiguousarray(table[window]) for name, table in tables.items()},
         }
 
 
@@ -243,6 +209,7 @@ class HostInputs:
     def __init__(self, bundle: Bundle, dtype: np.dtype):
         manifest = bundle.manifest
         self._bundle, self._scale = bundle, np.float32(manifest.host.embedding_scale)
+        self._layout, self._layers = manifest.layout, manifest.shards[-1].span.stop
         tables = manifest.host.tables(np.arange(manifest.context), manifest.context)
         turned = {name: manifest.layout.turned(table) for name, table in tables.items()}
         self._tables = {n: np.ascontiguousarray(table, dtype) for n, table in turned.items()}
@@ -253,20 +220,40 @@ class HostInputs:
         self._has_memory = manifest.has_memory
 
     def of(self, function: str, ids: np.ndarray, position: int) -> dict[str, np.ndarray]:
-        """All inputs of a function for tokens (n,) that go to slots `position` and after."""
-        call = self._calls[function]
-        inputs = {"hidden": call.hidden(self.columns(ids)), **self.around(function, position)}
+        """All inputs of a function for tokens (n,), n <= T, that go to slots `position` and after.
+
+        Columns beyond n are padding: their output is ignored, and what they write to the cache is
+        masked until a real token overwrites it.
+        """
+        call, n = self._calls[function], len(ids)
+        call.hidden[0, :, 0, :n], call.hidden[..., n:] = self.columns(ids), 0
+        inputs = {"hidden": call.hidden, **self.around(function, position)}
         if self._bundle.per_layer is not None:
-            inputs[PER_LAYER] = call.per_layer(self._bundle.per_layer[ids])
-        return inputs | ({"real": call.real(len(ids))} if self._has_memory else {})
+            columns = per_layer_columns(self._bundle.per_layer[ids], self._layers)  # (L, P, 1, n)
+            padding = [(0, 0)] * 3 + [(0, call.tokens - n)]
+            inputs[PER_LAYER] = np.pad(columns.astype(call.hidden.dtype), padding)
+        if self._has_memory:
+            call.real[..., :n], call.real[..., n:] = 1, 0
+            inputs["real"] = call.real
+        return inputs
 
     def columns(self, ids: np.ndarray) -> np.ndarray:
         """The hidden states (C, n) of tokens (n,) before the first layer, float32."""
         return self._embedding[ids].T * self._scale  # (n, C) -> (C, n)
 
     def around(self, function: str, position: int) -> dict[str, np.ndarray]:
-        """All inputs of a function but the hidden state."""
-        return self._calls[function].around(position, self._tables)
+        """All inputs of a function but the hidden state, where the first token goes to slot
+        `position`."""
+        call = self._calls[function]
+        call.position[0] = position
+        for mask in call.masks.values():
+            mask.move(position)
+        window = self._layout.at(position, position + call.tokens)
+        return {
+            "position": call.position,
+            **{name: mask.array for name, mask in call.masks.items()},
+            **{name: np.ascontiguousarray(table[window]) for name, table in self._tables.items()},
+        }
 
     def tokens(self, function: str) -> int:
         """T of a function."""
