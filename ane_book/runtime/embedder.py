@@ -71,10 +71,9 @@ class Embedder(Encoder):
         """
         texts, before = _checked(texts), self.prompt(prompt)
         read = [self._read(before + text, f"text {i}", cut) for i, text in enumerate(texts)]
-        long = [self._cut(f"text {i}", n) for i, (_, n) in enumerate(read) if n > self.max_tokens]
-        if long:
-            more = f"; so are {len(long) - 1:,} more of {len(texts):,} texts" * (len(long) > 1)
-            warnings.warn(TextCut(long[0] + more), stacklevel=2)
+        if notes := [note for _, note in read if note]:
+            more = f"; so are {len(notes) - 1:,} more of {len(texts):,} texts" * (len(notes) > 1)
+            warnings.warn(TextCut(notes[0] + more), stacklevel=2)
         return self.vectors([ids for ids, _ in read], dimensions)
 
     def prompt(self, asked: str | None = None) -> str:
@@ -99,24 +98,21 @@ class Embedder(Encoder):
 
         cut: to `max_tokens`, with a TextCut; without it a longer text raises PromptTooLong.
         """
-        ids, tokens = self._read(self.prompt(prompt) + text, what, cut)
-        if tokens > self.max_tokens:
-            warnings.warn(TextCut(self._cut(what, tokens)), stacklevel=2)
+        ids, note = self._read(self.prompt(prompt) + text, what, cut)
+        if note:
+            warnings.warn(TextCut(note), stacklevel=2)
         return ids
 
-    def _read(self, text: str, what: str, cut: bool) -> tuple[list[int], int]:
-        """A text's token ids, at most `max_tokens`, and how many there are without the cut."""
+    def _read(self, text: str, what: str, cut: bool) -> tuple[list[int], str]:
+        """A text's token ids, at most `max_tokens`, and a note where that cuts it."""
         check_text(text, what)
-        ids = self._tokenizer.encode(text, special=True)
-        tokens = len(ids)
-        if tokens > self.max_tokens:
-            if not cut:
-                raise PromptTooLong(f"{what} has {tokens:,} tokens; {self.max_tokens} at most")
-            ids = self._tokenizer.encode(text, special=True, most=self.max_tokens)
-        return ids, tokens
-
-    def _cut(self, what: str, tokens: int) -> str:
-        return f"{what} is cut to the first {self.max_tokens} of its {tokens:,} tokens"
+        ids, most = self._tokenizer.encode(text, special=True), self.max_tokens
+        if len(ids) <= most:
+            return ids, ""
+        if not cut:
+            raise PromptTooLong(f"{what} has {len(ids):,} tokens; {most} at most")
+        note = f"{what} is cut to the first {most} of its {len(ids):,} tokens"
+        return self._tokenizer.encode(text, special=True, most=most), note
 
     def vectors(
         self, token_ids: Sequence[Sequence[int]], dimensions: int | None = None

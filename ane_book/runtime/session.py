@@ -8,7 +8,6 @@ Taught in the chapters "What a token costs" and "The cache".
 Letters: T tokens of a call, S slots of the cache (the context), V vocabulary.
 """
 
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
@@ -35,7 +34,6 @@ from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
 from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.model_runner import ChunkOutput, ModelRunner
 from ane_book.runtime.sampling import Sampler
-from ane_book.runtime.shards import Calls
 from ane_book.text.chat import Messages
 from ane_book.text.process import TextProcess
 import numpy as np
@@ -58,6 +56,9 @@ class Session(BundleText):
     force: open a bundle that failed parity by its evidence.json, too.
     runner: what runs the programs, if not this process (`ane_serve.cluster`).
 
+    calls: how often each program was called so far, by its package. tiers: how often the layers
+    were called in each tier of the cache, by its slots.
+
     One call or stream at a time: a second one, of another thread or between two pieces of a stream,
     raises SessionBusy. Sessions of one bundle may run at the same time, each in its own thread.
     Tokenizer and chat template run in a process of their own, with limits of time and memory.
@@ -77,6 +78,7 @@ class Session(BundleText):
         self._tokenizer = TextProcess()  # it starts while the packages are opened
         self.backend = backend = choose_backend(backend, precision)
         self._runner = ModelRunner(self.bundle, backend) if runner is None else runner
+        self.calls, self.tiers = self._runner.calls, self._runner.tiers
         self._text = self.bundle.manifest.tokenizer
         load_tokenizer(self._tokenizer, self._tokenizer_file)
         self._tokens: list[int] = []  # what the cache holds
@@ -118,16 +120,6 @@ class Session(BundleText):
         with alone(self._cache):
             self._runner.use(own)
             self._clear()
-
-    @property
-    def calls(self) -> Calls:
-        """How often each program was called so far, by its package."""
-        return self._runner.calls
-
-    @property
-    def tiers(self) -> Counter[int]:
-        """How often the layers were called in each tier of the cache, by its slots."""
-        return self._runner.tiers
 
     def rewind(self, position: int) -> None:
         """Forget all but the first `position` tokens: later slots stay masked until overwritten."""
