@@ -10,7 +10,6 @@ rank of a slot, r <= R that of an adapter.
 """
 
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,12 +30,11 @@ class Adapter:
     """An adapter in the slots of one bundle.
 
     arrays: by package, its inputs by name, float32, with B times the adapter's scale. seal: of the
-    bundle. digest: sha256 of the adapter's numbers.
+    bundle.
     """
 
     place: str
     seal: str
-    digest: str
     arrays: dict[str, dict[str, np.ndarray]]
 
 
@@ -71,15 +69,7 @@ def read_adapter(folder: str | Path, bundle: Bundle) -> Adapter:
         )
     _check(found, bundle)
     arrays = {part.package: _filled(found, slots, part) for part in bundle.manifest.shards}
-    return Adapter(found.place, bundle.manifest.seal, _digest(found), arrays)
-
-
-def _digest(found: "PeftAdapter") -> str:
-    digest = sha256(repr((found.r, found.scale)).encode())
-    for name, pair in sorted(found.pairs.items()):
-        for array in pair:
-            digest.update(name.encode() + np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+    return Adapter(found.place, bundle.manifest.seal, arrays)
 
 
 def _check(found: "PeftAdapter", bundle: Bundle) -> None:

@@ -54,7 +54,7 @@ class Waiting:
         self._text: list[str] = []
         self._places: list[np.ndarray] = [np.zeros((0, 2), np.int64)]
         self._begins: list[np.ndarray] = [np.zeros(0, bool)]
-        self._known: list[tuple[np.ndarray, np.ndarray]] = []  # labels and scores
+        self._known = [(np.zeros(0, np.int64), np.zeros(0, np.float32))]  # labels and scores
 
     def read(self, text: str, places: np.ndarray) -> None:
         """Add more of the text, from where a word begins, and the places of its tokens."""
@@ -74,30 +74,22 @@ class Waiting:
         fits = np.flatnonzero(self._closes[labels[: len(following)]] & following)
         return self._cut(int(fits[-1]) + 1) if len(fits) else None
 
-    def _cut(self, count: int) -> Stretch:
-        """Cut off the first `count` tokens, with the text up to the next one."""
-        text, places, (begins,) = "".join(self._text), np.concatenate(self._places), self._begins
-        cut = int(places[count, 0]) - self._start
-        self._text = [text[cut:]]
-        stretch = self._stretch(text[:cut], count, places, begins)
-        self._places, self._begins = [places[count:]], [begins[count:]]
-        return stretch
-
     def finish(self) -> Stretch:
         """The stretch of all that is left; the text ends here."""
-        places, begins = np.concatenate(self._places), np.concatenate(self._begins)
-        return self._stretch("".join(self._text), len(places), places, begins)
+        return self._cut(sum(map(len, self._places)))
 
-    def _stretch(self, text: str, count: int, places: np.ndarray, begins: np.ndarray) -> Stretch:
-        empty = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        labels, scores = (
-            np.concatenate(column) for column in zip(empty, *self._known, strict=True)
-        )
+    def _cut(self, count: int) -> Stretch:
+        """Cut off the first `count` tokens, with the text up to the next one."""
+        text = "".join(self._text)
+        places, begins = np.concatenate(self._places), np.concatenate(self._begins)
+        labels, scores = (np.concatenate(column) for column in zip(*self._known, strict=True))
+        end = int(places[count, 0]) - self._start if count < len(places) else len(text)
         tokens = (own[:count] for own in (labels, scores, places, begins))
-        stretch = Stretch(text, self._start, self._byte, *tokens)
+        stretch = Stretch(text[:end], self._start, self._byte, *tokens)
+        self._text, self._places, self._begins = [text[end:]], [places[count:]], [begins[count:]]
         self._known = [(labels[count:], scores[count:])]
-        self._start += len(text)
-        self._byte += size(text)
+        self._start += end
+        self._byte += size(stretch.text)
         return stretch
 
 
