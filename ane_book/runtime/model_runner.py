@@ -21,7 +21,7 @@ from ane_book.options import tier_name
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import Backend
 from ane_book.runtime.caches import Marks, marks_after
-from ane_book.runtime.shards import Calls, HeadRunner, Shard, check_memory, stages
+from ane_book.runtime.shards import Calls, HeadRunner, ShardRunner, Steps, check_memory, load_steps
 import numpy as np
 
 
@@ -34,7 +34,7 @@ class Chunk(NamedTuple):
 
 
 class ChunkOutput(NamedTuple):
-    """The shards' output of one call."""
+    """The layers' output of one call."""
 
     function: str
     hidden: np.ndarray  # (1, C, 1, T)
@@ -58,13 +58,13 @@ class ModelRunner:
     """The functions of a bundle's packages, loaded, with their caches and input arrays.
 
     calls: how often each program was called so far. tiers: how often the layers were called in each
-    tier of the cache, by its slots, ascending. block: K of `verify`, else 1. shards: what runs the
+    tier of the cache, by its slots, ascending. block: K of `verify`, else 1. steps: what runs the
     layers, where they are not loaded here.
 
     Raises InvalidBundle when a package is not what the manifest says.
     """
 
-    def __init__(self, bundle: Bundle, backend: Backend, shards: Iterable[Shard] | None = None):
+    def __init__(self, bundle: Bundle, backend: Backend, steps: Steps | None = None):
         manifest = bundle.manifest
         self.context, self.argmax_output = manifest.context, manifest.argmax_output
         self.vocabulary = manifest.embedding.shape[0]
@@ -73,23 +73,25 @@ class ModelRunner:
         self.calls, self.tiers = Calls(), Counter(dict.fromkeys(manifest.tiers, 0))
         self._marks: Marks = {}
         self._remembers = manifest.has_memory
-        if shards is None:
+        if steps is None:
             check_memory(manifest, kept_bytes(manifest, manifest.packages))
-            shards = stages(bundle, lambda: backend, self.calls)
-        self._shards = list(shards)
+            layers = [part for part in manifest.packages if part.part != "head"]
+            steps = load_steps(bundle, backend, layers, self.calls)
+        self._steps = steps
         self._head = HeadRunner(bundle, backend, self.calls)
         self._inputs = HostInputs(bundle, backend.dtype)
 
     def clear(self) -> None:
-        """Empty every shard's cache."""
+        """Empty every package's cache."""
         self._marks = {}
-        for shard in self._shards:
-            shard.clear()
+        for step in self._steps:
+            step.clear()
 
     def use(self, adapter: Adapter | None) -> None:
         """Take an adapter, or none, from the next call on; the caches stay as they are."""
-        for shard in self._shards:
-            shard.use(adapter)
+        for step in self._steps:
+            if isinstance(step, ShardRunner):
+                step.use(adapter)
 
     def chunks(self, position: int, tokens: int, guesses: int = 0) -> Iterator[Chunk]:
         """Cut tokens from slot `position` on into calls, for each of which the cache has T slots.
@@ -131,7 +133,7 @@ class ModelRunner:
         return Chunk("verify", first, min(first + self.block, position + tokens))
 
     def forward(self, function: str, ids: np.ndarray, position: int) -> np.ndarray:
-        """Run tokens (n,), n <= T, through all shards; returns the last hidden state (1, C, 1, T).
+        """Run tokens (n,), n <= T, through all layers; returns the last hidden state (1, C, 1, T).
 
         They go to slots `position` and after, in the smallest cache that has room for all T.
         """
@@ -139,8 +141,8 @@ class ModelRunner:
         values = self._inputs.of(function, ids, position)
         several = self._inputs.tokens(function) > 1
         self._marks = marks_after(self._marks, position, position + len(ids), several)
-        for shard in self._shards:
-            values = shard.run(function, values, len(ids))
+        for step in self._steps:
+            step.run(function, values, len(ids))
         return values["hidden"]
 
     def _tiered(self, function: str, position: int) -> str:

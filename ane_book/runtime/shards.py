@@ -4,7 +4,6 @@ Letters: C hidden size, E experts, T tokens of a call, V vocabulary.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import groupby
 from threading import Lock
@@ -170,38 +169,13 @@ class ExpertPrograms:
 Steps = list[ShardRunner | ExpertPrograms]
 
 
-class Shard:
-    """Some layers: the packages that run them, in order, with their caches."""
-
-    def __init__(self, steps: Steps):
-        self._steps = steps
-
-    def clear(self) -> None:
-        """Empty the caches."""
-        for step in self._steps:
-            step.clear()
-
-    def use(self, adapter: Adapter | None) -> None:
-        """Take an adapter, or none, for all layers."""
-        for step in self._steps:
-            if isinstance(step, ShardRunner):
-                step.use(adapter)
-
-    def another(self) -> "Shard":
-        """The same programs with empty caches, for another session."""
-        steps = [copy(step) for step in self._steps]
-        for step in steps:
-            if isinstance(step, ShardRunner):
-                step.start()
-        return Shard(steps)
-
-    def run(self, function: str, values: dict, tokens: int) -> dict:
-        """Run the layers on `values`; returns them with the next `hidden` (1, C, 1, T) and what
-        else the layers hand on. Caches get the rows of the first `tokens` tokens."""
-        values = dict(values)
-        for step in self._steps:
-            step.run(function, values, tokens)
-        return values
+def another(steps: Steps) -> Steps:
+    """The same programs with empty caches, for another session."""
+    copies = [copy(step) for step in steps]
+    for step in copies:
+        if isinstance(step, ShardRunner):
+            step.start()
+    return copies
 
 
 class HeadRunner:
@@ -240,17 +214,3 @@ def load_steps(
         else:
             steps += (ShardRunner(bundle, backend, part, calls) for part in group)
     return steps
-
-
-def stages(
-    bundle: Bundle, backend: Callable[[], Backend], calls: Calls | None = None
-) -> Iterator[Shard]:
-    """Yield the shards before the head, in order, each loaded when its turn comes."""
-    parts: list[Part] = []
-    for part in bundle.manifest.packages:
-        if part.part == "head":
-            return
-        parts.append(part)
-        if "hidden_out" in next(iter(part.functions.values())).outputs:
-            yield Shard(load_steps(bundle, backend(), parts, calls))
-            parts = []

@@ -16,7 +16,7 @@ from ane_book.host import pool
 from ane_book.models import find
 from ane_book.runtime.backends import MILBackend
 from ane_book.runtime.model_runner import HostInputs
-from ane_book.runtime.shards import HeadRunner, load_part, stages
+from ane_book.runtime.shards import HeadRunner, load_part, load_steps
 import numpy as np
 
 DECODED = 8  # golden tokens that are also decoded one by one; later ones differ by position alone
@@ -35,21 +35,23 @@ def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParitySta
     feeds, steps = HostInputs(bundle, dtype), list(_steps(bundle, len(ids)))
     reading, width, chain = steps[0][0], steps[0][1], _calls(feeds, ids, *steps[0])
     yield judged("embedding", "", precision, _columns(chain, width), hidden[0])
-    programs, routed = stages(bundle, lambda: MILBackend(precision)), _routed(bundle)
-    for i, (part, program) in enumerate(zip(bundle.manifest.shards, programs, strict=True)):
-        name = part.package
+    routed = _routed(bundle)
+    for i, part in enumerate(bundle.manifest.shards):
+        name, (step,) = part.package, load_steps(bundle, MILBackend(precision), [part])
         before = given(bundle, golden, i, dtype)
         for function, n, starts in steps:
             results = []
             for t in starts:
                 own, (K, _) = feeds.of(function, ids[t : t + n], t), tiered[function]
                 own |= {key: padded(v[0, :, 0, t : t + n], K) for key, v in before.items()}
-                results.append(program.run(function, own, n))
+                step.run(function, own, n)
+                results.append(own)
             found = _columns(results, n)
             expected = hidden[i + 1][:, : found.shape[1]]
             yield judged(name, function, precision, found, expected, routed)
-            program.clear()
-        chain = [program.run(reading, values, width) for values in chain]
+            step.clear()
+        for values in chain:
+            step.run(reading, values, width)
     yield from _ends(bundle, golden, precision, _columns(chain, width).astype(dtype))
 
 

@@ -15,7 +15,7 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
 from ane_book.runtime.backends import choose_backend
 from ane_book.runtime.model_runner import HostInputs, kept_bytes
-from ane_book.runtime.shards import Shard, check_memory, load_steps
+from ane_book.runtime.shards import Steps, another, check_memory, load_steps
 from ane_serve.cluster.files import Files
 from ane_serve.cluster.layout import crossing, units
 import mlprogram
@@ -26,7 +26,7 @@ class Stage:
     """Some units of a bundle (`ane_serve.cluster.layout`), one after the other, on this machine."""
 
     def __init__(self) -> None:
-        self._caches: dict[int, Shard] = {}
+        self._caches: dict[int, Steps] = {}
 
     def facts(self) -> dict[str, str]:
         """Versions, which have to be the same everywhere, and how many sessions have caches."""
@@ -68,7 +68,7 @@ class Stage:
             import torch
 
             torch.set_num_threads(threads)
-        self._loaded = Shard(load_steps(bundle, chosen, self._parts))
+        self._loaded = load_steps(bundle, chosen, self._parts)
         self._inputs = HostInputs(bundle, chosen.dtype)
         return chosen.name
 
@@ -88,9 +88,10 @@ class Stage:
         for old in ended:
             self._caches.pop(old, None)
         if session not in self._caches:
-            self._caches[session] = self._loaded.another()
+            self._caches[session] = another(self._loaded)
         n, T = next(iter(values.values())).shape[3], self._inputs.tokens(function)
         padded = {k: np.pad(v, [(0, 0)] * 3 + [(0, T - n)]) for k, v in values.items()}
-        inputs = self._inputs.around(function, position) | padded
-        outputs = self._caches[session].run(function, inputs, n)
-        return {name: outputs[name][..., :n].copy() for name in self._given}
+        values = self._inputs.around(function, position) | padded
+        for step in self._caches[session]:
+            step.run(function, values, n)
+        return {name: values[name][..., :n].copy() for name in self._given}
