@@ -153,15 +153,13 @@ class Embedder(Encoder):
         rows = self._embedding[np.concatenate(texts)].astype(np.float32) * host.embedding_scale
         if self.bundle.positions is not None:
             rows += self.bundle.positions[text_places(lengths, sum(lengths))]
-
-        def inputs(T: int) -> dict[str, np.ndarray]:
-            tables = host.tables(text_places(lengths, T), self.max_tokens)
-            return tables | host.text_masks(lengths, T, causal=self._says.causal)
-
-        hidden = self._call(self._steps, rows, "hidden", inputs)
+        T = self._width(len(rows))
+        tables = host.tables(text_places(lengths, T), self.max_tokens)
+        masks = host.text_masks(lengths, T, causal=self._says.causal)
+        hidden = self._call(self._steps, rows, "hidden", tables | masks)
         texts_columns = np.split(hidden, np.cumsum(lengths)[:-1])
         pooled = np.stack([pool(own.T, self._says.pooling) for own in texts_columns])  # (n, C)
-        return self._call(self._head, pooled, "vector") if self._head else pooled
+        return self._call(self._head, pooled, "vector", {}) if self._head else pooled
 
 
 def _checked(texts: Iterable[str]) -> list[str]:

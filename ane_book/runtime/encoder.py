@@ -6,7 +6,6 @@ smallest T that holds all tokens is called.
 Letters: C hidden size, T tokens of a call, n tokens, V vocabulary.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import ClassVar
@@ -48,28 +47,28 @@ class Encoder:
         layers = [part for part in manifest.packages if part.part != "head"]
         self._steps = load_steps(self.bundle, backend, layers, self.calls)
         self._head = load_steps(self.bundle, backend, manifest.head, self.calls)
-        self._widths = dict(sorted(manifest.functions.items(), key=lambda item: item[1]))
+        self._functions = dict(sorted((T, name) for name, T in manifest.functions.items()))
         self._embedding = np.asarray(self.bundle.embedding)  # (V, C), still mapped
         load_tokenizer(self._tokenizer, self.bundle.path / manifest.tokenizer.file)
 
+    def _width(self, n: int) -> int:
+        """The smallest T of a function that holds n tokens."""
+        return next(T for T in self._functions if n <= T)
+
     def _call(
-        self,
-        steps: Steps,
-        rows: np.ndarray,
-        output: str,
-        host: Callable[[int], dict[str, np.ndarray]] = lambda _: {},
+        self, steps: Steps, rows: np.ndarray, output: str, inputs: dict[str, np.ndarray]
     ) -> np.ndarray:
         """Run rows (n, C) through programs; returns their last output, float32 (n, its channels).
 
-        host: makes the inputs beside the hidden state, for T tokens.
+        inputs: what the host gives beside the hidden state, for T tokens.
         """
         n, dtype = len(rows), self.backend.dtype
-        function, T = next((function, T) for function, T in self._widths.items() if n <= T)
+        T = self._width(n)
         hidden = np.zeros((1, rows.shape[1], 1, T), dtype)
         hidden[0, :, 0, :n] = rows.T
-        values = {name: array.astype(dtype) for name, array in host(T).items()}
+        values = {name: array.astype(dtype) for name, array in inputs.items()}
         values["hidden"] = hidden
         with self._turn:
             for step in steps:
-                step.run(function, values, n)
+                step.run(self._functions[T], values, n)
         return values[output][0, :, 0].T[:n].astype(np.float32)

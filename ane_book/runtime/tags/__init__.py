@@ -26,7 +26,7 @@ from ane_book.runtime.encoder import Encoder
 from ane_book.runtime.sampling import log_softmax
 from ane_book.runtime.tags.spans import Span, Viterbi, find_spans
 from ane_book.runtime.tags.stretches import Stretch, Waiting
-from ane_book.runtime.tags.windows import Window, blocks, windows
+from ane_book.runtime.tags.windows import blocks, windows
 from ane_book.text.process import check_text
 import numpy as np
 
@@ -164,26 +164,20 @@ class Tagger(Encoder):
         """`logits` of ids that come in parts."""
         for window in windows(ids, min(most or self.max_tokens, self.max_tokens), self.reach):
             check_ids(window.ids, len(self._embedding))
-            scores = self._run(window)
+            n, T = len(window.ids), self._width(len(window.ids))
+            # By their places in the whole text, so that tables are equal on both sides of a seam.
+            places = window.start + np.arange(T)
+            inputs = self.bundle.manifest.host.tables(places, self.max_tokens)
+            inputs["mask"] = _mask(n, T, self._tags.window)
+            rows = self._embedding[window.ids]
+            scores = self._call(self._steps, rows, "logits", inputs)[window.kept]
             if not np.isfinite(scores).all():
                 raise InvalidBundle(
                     f"{self.bundle.path}: scores that are no numbers, of tokens {window.start:,} "
-                    f"to {window.start + len(window.ids):,}: they leave the range of fp16; take "
+                    f"to {window.start + n:,}: they leave the range of fp16; take "
                     'precision "fp32"'
                 )
             yield scores
-
-    def _run(self, window: Window) -> np.ndarray:
-        """Run one window; returns the scores of the tokens that are kept, (n, N)."""
-        n, manifest = len(window.ids), self.bundle.manifest
-
-        def host(T: int) -> dict[str, np.ndarray]:
-            # By their places in the whole text, so that tables are equal on both sides of a seam.
-            tables = manifest.host.tables(window.start + np.arange(T), self.max_tokens)
-            return tables | {"mask": _mask(n, T, self._tags.window)}
-
-        rows = self._embedding[window.ids]
-        return self._call(self._steps, rows, "logits", host)[window.kept]
 
 
 @lru_cache(maxsize=1)  # all windows of a text are equally long but the last
