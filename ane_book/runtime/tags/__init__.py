@@ -112,14 +112,9 @@ class Tagger(Encoder):
     def tag(self, text: str) -> list[Tag]:
         """Every token of a text with its label in the best valid sequence of labels."""
         return [
-            Tag(start, end, self.labels[label], score)
-            for stretch in self._stretches([text])
-            for (start, end), label, score in zip(
-                stretch.places.tolist(),
-                stretch.labels.tolist(),
-                stretch.scores.tolist(),
-                strict=True,
-            )
+            Tag(int(start), int(end), self.labels[label], float(score))
+            for own in self._stretches([text])
+            for (start, end), label, score in zip(own.places, own.labels, own.scores, strict=True)
         ]
 
     def _stretches(self, parts: Iterable[str]) -> Iterator[Stretch]:
