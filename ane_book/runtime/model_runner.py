@@ -21,7 +21,7 @@ from ane_book.options import tier_name
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import Backend
 from ane_book.runtime.caches import Marks, marks_after
-from ane_book.runtime.shards import Calls, HeadRunner, ShardRunner, Steps, check_memory, load_steps
+from ane_book.runtime.shards import Calls, ShardRunner, Steps, check_memory, load_steps
 import numpy as np
 
 
@@ -69,6 +69,7 @@ class ModelRunner:
         self.context, self.argmax_output = manifest.context, manifest.argmax_output
         self.vocabulary = manifest.embedding.shape[0]
         self._widths = manifest.functions
+        self._names = {T: name for name, T in self._widths.items()}
         self.block = manifest.functions.get("verify", 1)
         self.calls, self.tiers = Calls(), Counter(dict.fromkeys(manifest.tiers, 0))
         self._marks: Marks = {}
@@ -78,7 +79,8 @@ class ModelRunner:
             layers = [part for part in manifest.packages if part.part != "head"]
             steps = load_steps(bundle, backend, layers, self.calls)
         self._steps = steps
-        self._head = HeadRunner(bundle, backend, self.calls)
+        self._head = load_steps(bundle, backend, manifest.head, self.calls)
+        self._logits = [f"logits_{i}" for i in range(len(manifest.splits))]
         self._inputs = HostInputs(bundle, backend.dtype)
 
     def clear(self) -> None:
@@ -157,7 +159,14 @@ class ModelRunner:
 
     def head(self, hidden: np.ndarray) -> np.ndarray | list[int]:
         """Logits (T, V) float32, or token ids, of a hidden state (1, C, 1, T)."""
-        return self._head.run(hidden)
+        T = hidden.shape[3]
+        values = {"hidden": np.ascontiguousarray(hidden)}
+        for step in self._head:
+            step.run(self._names[T], values, T)
+        if self.argmax_output:
+            return values["token"].reshape(-1).tolist()
+        parts = [values[name][0, :, 0, :] for name in self._logits]  # (V_i, T)
+        return np.concatenate(parts, axis=0, dtype=np.float32, casting="unsafe").T  # (T, V)
 
 
 class _Mask:

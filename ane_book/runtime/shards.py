@@ -1,6 +1,6 @@
 """Run the packages of a bundle in order, each with what it keeps (`ane_book.runtime.caches`).
 
-Letters: C hidden size, E experts, T tokens of a call, V vocabulary.
+Letters: C hidden size, E experts, T tokens of a call.
 """
 
 from collections import Counter
@@ -176,27 +176,6 @@ def another(steps: Steps) -> Steps:
         if isinstance(step, ShardRunner):
             step.start()
     return copies
-
-
-class HeadRunner:
-    """Runs the packages of the head."""
-
-    def __init__(self, bundle: Bundle, backend: Backend, calls: Calls | None = None):
-        manifest = bundle.manifest
-        self._steps = load_steps(bundle, backend, manifest.head, calls)
-        self._outputs = [f"logits_{i}" for i in range(len(manifest.splits))]
-        self._functions = {T: name for name, T in manifest.functions.items()}
-
-    def run(self, hidden: np.ndarray) -> np.ndarray | list[int]:
-        """Logits (T, V) float32, or token ids, of a hidden state (1, C, 1, T)."""
-        function = self._functions[hidden.shape[3]]
-        values = {"hidden": np.ascontiguousarray(hidden)}
-        for step in self._steps:
-            step.run(function, values, hidden.shape[3])
-        if not self._outputs:
-            return values["token"].reshape(-1).tolist()
-        parts = [values[name][0, :, 0, :] for name in self._outputs]  # (V_i, T)
-        return np.concatenate(parts, axis=0, dtype=np.float32, casting="unsafe").T  # (T, V)
 
 
 def load_steps(

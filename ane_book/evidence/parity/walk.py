@@ -15,8 +15,8 @@ from ane_book.evidence.parity.stage import ParityStage, judged, padded
 from ane_book.host import pool
 from ane_book.models import find
 from ane_book.runtime.backends import MILBackend
-from ane_book.runtime.model_runner import HostInputs
-from ane_book.runtime.shards import HeadRunner, load_part, load_steps
+from ane_book.runtime.model_runner import HostInputs, ModelRunner
+from ane_book.runtime.shards import load_part, load_steps
 import numpy as np
 
 DECODED = 8  # golden tokens that are also decoded one by one; later ones differ by position alone
@@ -108,12 +108,12 @@ def given(bundle: Bundle, golden: dict, program: int, dtype: np.dtype) -> dict[s
 def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> Iterator[ParityStage]:
     """The head's functions on PyTorch's hidden state, and on the shards' output (C, T)."""
     name, reading = " ".join(part.package for part in bundle.manifest.head), bundle.manifest.reading
-    head = HeadRunner(bundle, MILBackend(precision))
+    runner = ModelRunner(bundle, MILBackend(precision), steps=[])
     last = golden["hidden"][-1][None, :, None].astype(chain.dtype)
     given = {own: _last(last, T) for own, T in bundle.manifest.functions.items()}
     given |= {"whole": _last(chain[None, :, None], bundle.manifest.functions[reading])}
     for function, hidden in given.items():
-        found = head.run(hidden)[-len(golden["argmax"]) :]
+        found = runner.head(hidden)[-len(golden["argmax"]) :]
         expected = golden["argmax"][-len(found) :]
         part, called = ("whole", reading) if function == "whole" else (name, function)
         if isinstance(found, list):  # token ids
