@@ -20,8 +20,15 @@ from ane_book.layout import PER_LAYER, Layout
 from ane_book.options import tier_name
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import Backend
-from ane_book.runtime.caches import Marks, marks_after
-from ane_book.runtime.shards import Calls, ShardRunner, Steps, check_memory, load_steps
+from ane_book.runtime.shards import (
+    Calls,
+    Marks,
+    ShardRunner,
+    Steps,
+    check_memory,
+    load_steps,
+    marks_after,
+)
 import numpy as np
 
 

@@ -8,7 +8,7 @@ from ane_book.models import find, read_config
 from ane_book.models.base import delta
 from ane_book.models.base.delta import GatedDelta
 from ane_book.runtime import Session
-from ane_book.runtime.caches import Marks, marks_after
+from ane_book.runtime.shards import Marks, marks_after
 from mlprogram.package.reader import Package
 import numpy as np
 import pytest
