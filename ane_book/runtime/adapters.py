@@ -38,21 +38,18 @@ class Adapter:
     arrays: dict[str, dict[str, np.ndarray]]
 
 
-def adapter_of(given: str | Path | Adapter, bundle: Bundle) -> Adapter:
-    """An adapter by its folder, or one that was read already, which must be for this bundle."""
-    if not isinstance(given, Adapter):
-        return read_adapter(given, bundle)
-    if given.seal != bundle.manifest.seal:
-        raise InvalidInput(f"{given.place}: was read for another bundle than {bundle.path}")
-    return given
+def read_adapter(folder: str | Path | Adapter, bundle: Bundle) -> Adapter:
+    """Read a PEFT adapter for a bundle's slots, padded with zeros to their rank; one that was read
+    already is taken as it is.
 
-
-def read_adapter(folder: str | Path, bundle: Bundle) -> Adapter:
-    """Read a PEFT adapter for a bundle's slots, padded with zeros to their rank.
-
-    Raises InvalidInput where they have no room for it, InvalidWeights where it belongs to another
-    model, and what `ane_book.weights.peft.read_peft` raises.
+    Raises InvalidInput where they have no room for it, or it was read for another bundle,
+    InvalidWeights where it belongs to another model, and what `ane_book.weights.peft.read_peft`
+    raises.
     """
+    if isinstance(folder, Adapter):
+        if folder.seal != bundle.manifest.seal:
+            raise InvalidInput(f"{folder.place}: was read for another bundle than {bundle.path}")
+        return folder
     slots = bundle.manifest.adapters
     if slots is None:
         raise InvalidInput(

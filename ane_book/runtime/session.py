@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Unpack
 from ane_book.bundle import Bundle, opened
 from ane_book.errors import InvalidInput, PromptTooLong
 from ane_book.options import Sampling, SamplingOptions, checked
-from ane_book.runtime.adapters import Adapter, adapter_of
+from ane_book.runtime.adapters import Adapter, read_adapter
 from ane_book.runtime.answer import (
     Answer,
     Clock,
@@ -116,7 +116,7 @@ class Session(BundleText):
         adapter: a folder as PEFT writes it, or what `read_adapter` made of one; raises what that
         raises. Nothing is converted or compiled.
         """
-        own = None if adapter is None else adapter_of(adapter, self.bundle)
+        own = None if adapter is None else read_adapter(adapter, self.bundle)
         with alone(self._cache):
             self._runner.use(own)
             self._clear()
