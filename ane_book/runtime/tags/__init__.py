@@ -24,7 +24,7 @@ from ane_book.host import text_mask
 from ane_book.runtime.bundle_text import check_ids
 from ane_book.runtime.encoder import Encoder
 from ane_book.runtime.sampling import log_softmax
-from ane_book.runtime.tags.spans import Span, Viterbi, find_spans
+from ane_book.runtime.tags.spans import Span, find_spans
 from ane_book.runtime.tags.stretches import Stretch, Waiting
 from ane_book.runtime.tags.windows import blocks, windows
 from ane_book.text.process import check_text
@@ -120,8 +120,8 @@ class Tagger(Encoder):
     def _stretches(self, parts: Iterable[str]) -> Iterator[Stretch]:
         """Yield the text with its tokens' labels, in stretches that no span crosses."""
         waiting = Waiting(self.labels)
-        for labels, scores in self._labelled(self._read(parts, waiting)):
-            if stretch := waiting.settle(labels, scores):
+        for logits in self._scores(self._read(parts, waiting)):
+            if stretch := waiting.settle(log_softmax(logits)):
                 yield stretch
         yield waiting.finish()
 
@@ -135,18 +135,6 @@ class Tagger(Encoder):
             waiting.read(text, located[:, 1:] + place)
             place += len(text)
             yield located[:, 0]
-
-    def _labelled(self, ids: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield labels and their probabilities, (n,), of tokens that no later one can change."""
-        best = Viterbi(self.labels)
-        waiting: np.ndarray = np.zeros((0, len(self.labels)), np.float32)
-        for logits in self._scores(ids):
-            rows = log_softmax(logits)
-            waiting, labels = np.concatenate([waiting, rows]), best.push(rows)
-            yield labels, np.exp(waiting[np.arange(len(labels)), labels])
-            waiting = waiting[len(labels) :]
-        labels = best.finish()
-        yield labels, np.exp(waiting[np.arange(len(labels)), labels])
 
     def logits(self, ids: np.ndarray, most: int | None = None) -> Iterator[np.ndarray]:
         """Scores of labels, float32 (n, N) for all tokens of a text, a stretch at a time.
