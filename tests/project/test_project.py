@@ -84,7 +84,7 @@ FLOORS = {
         "embeddinggemma exaone4 lfm2_moe olmo3 qwen3_embedding qwen3_moe roberta smollm3",
     ],
     "ane_serve": [
-        "page tools",
+        "markers page tools",
         "splitting",
         "generation",
         "api bench cluster",
@@ -96,7 +96,7 @@ FLOORS = {
         "server",
         "cli",
     ],
-    "swift_tables": ["segments shapes", "characters", "packed", "__main__"],
+    "swift_tables": ["recording segments shapes", "characters", "packed", "__main__"],
 }
 
 PROGRAMS = {"ane-book": ane_book, "mlprogram": mlprogram}
