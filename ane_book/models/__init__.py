@@ -26,7 +26,7 @@ from typing import Any
 
 from ane_book import __version__
 from ane_book.errors import BY_LOGITS, UnsupportedModel
-from ane_book.models.base.architecture import Architecture, Task
+from ane_book.models.base.architecture import Architecture
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.bert import Bert
 from ane_book.models.hunyuan import HunYuan
@@ -96,15 +96,11 @@ def find_gguf(name: object) -> Architecture:
 
 
 def read_config(fields: dict) -> Any:
-    """Parse the fields of a Hugging Face `config.json` with the architecture that they name.
+    """Parse the fields of a Hugging Face `config.json` with the architecture that they name: of a
+    `model_type`, with pooling from the files of sentence-transformers, the one for embedding.
 
     Raises UnsupportedModel for a model, or a field's value, that this library does not support.
     """
-    return _fit(fields).config(fields)
-
-
-def _fit(fields: dict) -> Architecture:
-    """The architecture of a `model_type` that does what the model is for."""
     named = fields.get("architectures")
     for name in named if isinstance(named, list) else []:
         if str(name).endswith(CLASSIFIER):
@@ -112,15 +108,17 @@ def _fit(fields: dict) -> Architecture:
                 f"config.json: {name} scores or sorts whole texts, which is not converted; "
                 f"{BY_LOGITS}"
             )
-    known, model_type, wanted = [*architectures().values()], fields.get("model_type"), _task(fields)
+    sentences = fields.get("sentence_transformers")
+    pooled = isinstance(sentences, dict) and "pooling" in sentences
+    known, model_type = [*architectures().values()], fields.get("model_type")
     fit = [one for one in known if one.model_type == model_type]
-    own = [one for one in fit if one.task == wanted or (wanted is None and not one.variant)]
+    own = [one for one in fit if (one.task == "embedding" if pooled else not one.variant)]
     if own:
-        return own[0]
+        return own[0].config(fields)
     if fit:
-        said = f"config.json: {wanted} is not supported for {model_type} models"
-        same = {one.model_type for one in known if one.task == wanted}
-        raise _refused(f"{model_type}-{wanted}", said, same)
+        said = f"config.json: embedding is not supported for {model_type} models"
+        embedders = {one.model_type for one in known if one.task == "embedding"}
+        raise _refused(f"{model_type}-embedding", said, embedders)
     said = f"config.json: model_type {model_type!r} is not one this library converts"
     if model_type is None:
         said = (
@@ -128,13 +126,6 @@ def _fit(fields: dict) -> Architecture:
             "belongs to the weights"
         )
     raise _refused(model_type, said, {one.model_type for one in known})
-
-
-def _task(fields: dict) -> Task | None:
-    """What a model is for, where its fields say that: with pooling, from the files of
-    sentence-transformers, for embedding."""
-    sentences = fields.get("sentence_transformers")
-    return "embedding" if isinstance(sentences, dict) and "pooling" in sentences else None
 
 
 def _refused(name: object, said: str, known: Collection[str]) -> UnsupportedModel:

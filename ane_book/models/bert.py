@@ -105,9 +105,6 @@ class Bert(TextEncoder):
         """How many positions come before that of a text's first token."""
         return 0
 
-    def kinds(self, config: BertConfig) -> list[str]:
-        return [FULL] * config.num_layers
-
     def signature(self, config: BertConfig, kind: str) -> BlockSignature:
         return BlockSignature({"mask": MaskInput()})
 

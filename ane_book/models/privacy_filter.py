@@ -108,9 +108,6 @@ class PrivacyFilter(Architecture):
             return YARN if fields["rope_theta"] is None else None
         return typed_scaling(given, ("linear", "yarn"), self.model_type)
 
-    def kinds(self, config: PrivacyFilterConfig) -> list[str]:
-        return [FULL] * config.num_layers
-
     def signature(self, config: PrivacyFilterConfig, kind: str) -> BlockSignature:
         return replace(attention(config), keeps={}, mixture=self.experts(config))
 

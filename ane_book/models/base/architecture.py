@@ -139,9 +139,9 @@ class Architecture(ABC):
 
     # --- blocks, and what the host gives them
 
-    @abstractmethod
     def kinds(self, config) -> list[str]:
         """The kind of block of each layer, in order."""
+        return [FULL] * config.num_layers
 
     @abstractmethod
     def block(self, config, kind: str = FULL) -> "nn.Module":

@@ -83,9 +83,6 @@ class Dense(Architecture, Generic[OwnConfig]):
 
     # --- blocks, and what the host gives them
 
-    def kinds(self, config: OwnConfig) -> list[str]:
-        return [FULL] * config.num_layers
-
     def host(self, config: OwnConfig) -> Host:
         return Host(rotary={"rope": config.rotary}, masks={"mask": config.sliding_window})
 
