@@ -35,7 +35,7 @@ BY_LOGITS = (
 def first_fault(error: "ValidationError") -> str:
     """Where and what: the first thing that pydantic found wrong in a file, on one line."""
     first = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"]))
+    place = ".".join(map(str, first["loc"]))[:100]
     message = first["msg"].removeprefix("Value error, ")
     return printable(f"{place}: {message}" if place else message)[:300]
 

@@ -27,7 +27,7 @@ def models_command(as_json: AsJson = False) -> None:
         return "\n\n".join([head, *(f"{m.name}\n{table(m.facts(), indent=2)}" for m in known)])
 
     dump = TypeAdapter(ReferenceModel).dump_python  # where it lies on this machine is no fact of it
-    facts = [dump(m, mode="json", exclude={"folder"}) | {"task": m.task} for m in known]
+    facts = [dump(m, mode="json", exclude={"folder"}) for m in known]
     show(lambda: facts, text, as_json)
 
 
@@ -60,7 +60,7 @@ def plan_command(
     planned = ane_book.plan(model, **recipe)
     lines, facts = planned.facts(), _json(planned)
     if chip is not None:
-        lines += cost.facts(planned, chip)
+        lines += cost.rows(planned, chip)
         if planned.head:
             facts |= _predicted(planned, chip)
     if device is not None:
@@ -104,8 +104,7 @@ def _json(planned: "Plan") -> dict:
 
 def _predicted(planned: "Plan", chip: str) -> dict:
     """The prediction: both ends of each range, and each tier's rate by slots."""
-    from ane_book.evidence.cost import work_of
-    from ane_book.evidence.cost.quoted import quoted
+    from ane_book.evidence.cost import published, work_of
     from mlprogram.ane.cost import predict
     from mlprogram.ane.cost.model import not_predicted
 
@@ -120,5 +119,5 @@ def _predicted(planned: "Plan", chip: str) -> dict:
             "tiers": {S: {"tokens_s": [tier.low, tier.high]} for S, tier in rates.items()},
             "not_predicted": not_predicted(),
         },
-        "published": quoted(planned, estimate.chip),
+        "published": published(planned, estimate.chip),
     }

@@ -58,8 +58,8 @@ class TestStreams:
     def test_an_error_that_nobody_hears_is_still_one(self, stream):
         assert shell(f'"$@" {stream}', "cache", "delete", "nothing").returncode == 2
 
-    def test_a_reader_that_leaves_in_the_middle_of_an_answer(self, bundle):
-        command = '{ "$@"; echo $? >&2; } | head -c 1'
+    def test_a_reader_that_has_left_ends_the_answer(self, bundle):
+        command = '{ "$@"; echo $? >&2; } | true'
         done = shell(command, "run", bundle, "Hi", "--max-tokens", "25")
         assert done.stderr.endswith(b"141\n") and done.stderr.count(b"\n") == 1
 

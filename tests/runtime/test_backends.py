@@ -252,7 +252,7 @@ class TestKept:
     def test_the_cache_lists_deletes_and_evicts_it(self, compiled, accumulator):
         self.doubled(accumulator)
         (entry,) = cache.entries()
-        line, total = cache.facts([entry])
+        line, total = cache.rows([entry])
         assert line[0] == entry.path.name and line[3] == "compiled"
         assert line[1] == total[1] and total[0] == str(cache.compiled().parent)
         assert cache.evict(0) == [entry] and cache.entries() == []
