@@ -104,8 +104,10 @@ def takes(record: type[Record], *names: str) -> Callable[[Callable], Callable]:
             return command(**arguments, **{argument: chosen})
 
         signature = inspect.signature(command)
-        own = [each for name, each in signature.parameters.items() if name != argument]
-        added = [_parameter(record, name) for name in names]
+        own: list[inspect.Parameter] = [
+            each for name, each in signature.parameters.items() if name != argument
+        ]
+        added: list[inspect.Parameter] = [_parameter(record, name) for name in names]
         vars(call)["__signature__"] = signature.replace(parameters=[*own, *added])
         return call
 
