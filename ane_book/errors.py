@@ -64,14 +64,6 @@ class BackendUnavailable(AneBookError):
     """The backend that was asked for cannot run on this machine; the message says why."""
 
 
-class ServerError(AneBookError):
-    """A server that was asked by its URL did not answer as OpenAI's API has it."""
-
-
-class MachineLost(AneBookError):
-    """A machine of a cluster is gone, and what it was at work on could not go on elsewhere."""
-
-
 class TextCut(UserWarning):
     """A text has more tokens than the model reads: its vector is made of the first of them."""
 

@@ -31,7 +31,7 @@ from mlprogram.cli.commands import command_line, told_to_end
 from mlprogram.cli.diff import diff_command
 from mlprogram.cli.explain import explain_command
 from mlprogram.cli.options import AsJson, FunctionName, InputSeed
-from mlprogram.cli.programs import Out, Plan, save_command
+from mlprogram.cli.programs import Out, save_command
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
 import typer
@@ -153,7 +153,6 @@ def embed(
 def inspect_command(
     path: options.Package,
     run: Annotated[bool, typer.Option("--run", help="Execute the package as well.")] = False,
-    plan: Plan = False,
     inputs: program_options.Inputs = None,
     function: FunctionName = None,
     precision: program_options.Precision = "fp16",
@@ -166,11 +165,11 @@ def inspect_command(
 ) -> None:
     """Show what a package or a bundle holds.
 
-    With --run, also what a package computes and needs; with --plan, how.
+    With --run, also what a package computes and needs.
     """
     from ane_book.evidence.inspect import inspect_path, report
 
-    if not run and (inputs or out or (function and not plan)):
+    if not run and (inputs or out or function):
         raise typer.BadParameter("--inputs, --function and --out go with --run")
     place = path_of(path)
     facts, texts = inspect_path(place), []
@@ -185,11 +184,6 @@ def inspect_command(
 
         facts["run"] = execute(place, function, inputs, precision, seed, out)
         texts.append(execution_report(facts["run"]))
-    if plan:
-        from mlprogram.kernel_report import plan_report, planned
-
-        facts["plan"] = planned(place, function, precision)
-        texts.append(plan_report(facts["plan"]))
     show(lambda: facts, lambda: "\n\n".join([report(facts), *texts]), as_json)
 
 

@@ -24,8 +24,7 @@ def served() -> tuple[dict[str, Callable], dict[str, str]]:
 def serving(module: str) -> Any:
     """A module of ane-serve; raises InvalidInput where it cannot be used."""
     try:
-        from ane_serve import __version__ as version
-
+        version = getattr(import_module("ane_serve"), "__version__", "unknown")  # of a bare folder
         if version != __version__:
             raise ImportError(f"version {version} does not go with ane-book {__version__}")
         return import_module(f"ane_serve.{module}")

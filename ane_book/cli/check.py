@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 import sys
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ane_book.cli import options
 from ane_book.cli.load import path_of
@@ -69,7 +69,7 @@ def check(
     chosen = laws.load(rules) if rules else None
     path = path_of(package)
     bundle = Bundle.open(path) if chosen is None and is_bundle(path) else None
-    inputs = calibrate if calibrate in (None, "golden") else load_inputs(calibrate)
+    inputs: Any = calibrate if calibrate in (None, "golden") else load_inputs(calibrate)
     with progress_bar() as progress:
         report = check_laws(path, chosen, progress, inputs)
     held, texts = None, []

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_type_hints
 
 from ane_book.errors import InvalidInput
-from ane_book.options import Recipe, RecipeOptions, Sampling, SamplingOptions, checked
+from ane_book.options import Recipe, RecipeOptions, Record, Sampling, SamplingOptions, checked
 import typer
 
 WEIGHTS = (
@@ -88,7 +88,7 @@ def schema(text: str) -> str:
         raise InvalidInput(f"--json-schema: {text[:80]!r} is no JSON object and no file") from None
 
 
-def takes(record: type[Recipe] | type[Sampling], *names: str) -> Callable[[Callable], Callable]:
+def takes(record: type[Record], *names: str) -> Callable[[Callable], Callable]:
     """Give a command these fields of a record as options, described as they are there.
 
     The command gets those that are used as a dict, in its argument `recipe` or `sampling`.
@@ -104,8 +104,10 @@ def takes(record: type[Recipe] | type[Sampling], *names: str) -> Callable[[Calla
             return command(**arguments, **{argument: chosen})
 
         signature = inspect.signature(command)
-        own = [each for name, each in signature.parameters.items() if name != argument]
-        added = [_parameter(record, name) for name in names]
+        own: list[inspect.Parameter] = [
+            each for name, each in signature.parameters.items() if name != argument
+        ]
+        added: list[inspect.Parameter] = [_parameter(record, name) for name in names]
         vars(call)["__signature__"] = signature.replace(parameters=[*own, *added])
         return call
 

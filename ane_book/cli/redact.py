@@ -8,7 +8,6 @@ from io import BufferedReader
 import json
 import os
 from pathlib import Path
-import re
 import shutil
 import stat
 import sys
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, cast
 
 from ane_book.cli import options
 from ane_book.cli.load import load
-from ane_book.errors import InvalidInput, printable
+from ane_book.errors import InvalidInput
 from mlprogram.cli.commands import told_to_end
 from mlprogram.cli.options import Precision
 from mlprogram.files import written_whole
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 
 CHUNK = 1 << 16  # bytes to read at once
-
-RETURN = re.compile(r"\r(?=\n|\Z)")  # before a line feed, which may be in the next piece
 
 Show = Callable[[str, "Span | None"], str]
 Out = Annotated[
@@ -57,9 +54,6 @@ def redact(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each span instead.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the text with its spans marked instead.")
-    ] = False,
     errors: Annotated[
         Literal["strict", "replace"],
         typer.Option(help="What is no UTF-8: refuse it, or keep those bytes and go on."),
@@ -74,15 +68,13 @@ def redact(
     All else stays, byte for byte. Long texts go in windows whose seams change nothing, and are
     written as soon as nothing that follows can change them: a call's tokens behind what was read.
     """
-    if as_json and dry_run:
-        raise typer.BadParameter("--json and --dry-run are two ways to show the same")
     name = "stdin" if file == "-" else file
     with _target(out) as target, _source(file) as source:
         _check(source, name, target, errors)  # before a model is converted
         tagger = load(
             model, "token-classification", precision, backend, force, context=context, **recipe
         )
-        show = _row if as_json else _marked if dry_run else _replaced
+        show = _row if as_json else _replaced
         counts = _rewrite(tagger, source, name, target, errors, show)
     listed = "".join(f", {count:,} {label}" for label, count in counts.most_common())
     print(f"{counts.total():,} span{'s' * (counts.total() != 1)}{listed}", file=sys.stderr)
@@ -130,15 +122,6 @@ def _row(text: str, span: "Span | None") -> str:
         return ""
     row = asdict(span) | {"score": round(span.score, 6), "text": text}
     return json.dumps(row) + "\n"
-
-
-def _marked(text: str, span: "Span | None") -> str:
-    """A text for a terminal, without control characters; a span as [kind: text]."""
-    from ane_book.runtime.tags import ESCAPED
-
-    text = ESCAPED.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", text)
-    text = printable(RETURN.sub("", text))
-    return text if span is None else f"[{printable(span.label)}: {text}]"
 
 
 # --- what is read and written ---------------------------------------------------------------------
