@@ -245,8 +245,8 @@ class BundleBuilder:
             encoded = map(self.encoding.head, program.parts, weights)
             write_head(path, config, recipe, self.plan.rows(program), encoded)
         elif program in self.plan.pooled:
-            ends = decoder.end_weights(config, "pooled", self.read)
-            write_pooled(path, config, self.plan.functions(program), ends)
+            state = decoder.end_weights(config, "pooled", self.read)
+            write_pooled(path, config, self.plan.functions(program), state)
         elif program.trunk is not None:
             self._write_trunk(path, layers, weights)
         elif program.expert is None:

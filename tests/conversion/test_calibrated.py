@@ -7,7 +7,7 @@ import ane_book
 from ane_book.conversion.plan import plan
 from ane_book.conversion.quantize import AUTO, SCHEMES, Encoded, allotment, calibrate
 from ane_book.conversion.quantize import encode as encode_plainly
-from ane_book.conversion.quantize.allot import Choice, allot
+from ane_book.conversion.quantize.allotment import Choice, allot
 from ane_book.conversion.quantize.calibrate import Calibration
 from ane_book.conversion.quantize.feedback import DAMPING, encode, moments_of
 from ane_book.conversion.quantize.kmeans import centres

@@ -54,8 +54,8 @@ def lower_blocks(
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, call.tokens)}
         for end in (end for end in results if end in ends):
             lowered.ends[end] = lower(ends[end], hidden, [results[end]], config.norm_epsilon)
-        for kind, signature in signatures.kinds.items():
-            lowered.add(config, kind, signature, slots)
+        for kind in signatures.kinds:
+            lowered.add(config, kind, slots)
     if recipe.silu == "native":
         return pieces
     changed = {name: lowered.mapped(silu_by_tanh) for name, lowered in pieces.items()}

@@ -22,7 +22,6 @@ from ane_book.models import find
 from ane_book.models.base.layers import Attention
 from ane_book.models.base.lora import slot_rows
 from ane_book.models.base.projection import Slotted
-from ane_book.models.base.signature import BlockSignature
 import torch
 from torch import Tensor, nn
 
@@ -58,16 +57,12 @@ class Pieces:
     parted: dict[str, Parted] = field(default_factory=dict)
     ends: dict[str, LoweredBlock] = field(default_factory=dict)
 
-    def add(
-        self,
-        config: Any,
-        kind: str,
-        signature: BlockSignature,
-        slots: dict[str, Tensor],
-    ) -> None:
+    def add(self, config: Any, kind: str, slots: dict[str, Tensor]) -> None:
         """Lower the model's block of a kind; slots: inputs for an adapter, where it has them."""
+        architecture = find(config.architecture)
+        signature = architecture.signature(config, kind)
         with torch.device("meta"):  # no memory for parameters, whose values `lower` makes up
-            block = find(config.architecture).block(config, kind)
+            block = architecture.block(config, kind)
         for module in block.modules():
             if isinstance(module, Attention) and self.call.layout == LAYOUTS["apple"]:
                 module.form = "apple"
