@@ -9,7 +9,7 @@ Messages name what stands in files that nobody vouches for. They can be shown as
 
 from typing import TYPE_CHECKING
 
-from mlprogram.errors import (
+from mlprogram.errors import (  # noqa: F401  (those of the executor can be had here, too)
     InvalidInput,
     InvalidPackage,
     InvalidType,
@@ -24,33 +24,6 @@ from mlprogram.errors import MLProgramError as AneBookError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
-
-__all__ = [
-    "BY_LOGITS",
-    "AneBookError",
-    "BackendUnavailable",
-    "InvalidBundle",
-    "InvalidInput",
-    "InvalidPackage",
-    "InvalidType",
-    "InvalidWeights",
-    "MachineLost",
-    "OutOfSpace",
-    "PromptTooLong",
-    "ScalesLeftOut",
-    "SchemeWarning",
-    "ServerError",
-    "SessionBusy",
-    "TextCut",
-    "UnknownModel",
-    "UnsupportedModel",
-    "UnsupportedOp",
-    "WeightsNotFound",
-    "first_fault",
-    "printable",
-    "refuse_pointer",
-]
-
 
 #: What scores documents, and what weighs answers, since no code of this library does.
 BY_LOGITS = (

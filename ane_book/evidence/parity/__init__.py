@@ -21,7 +21,7 @@ import tempfile
 
 from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level
-from ane_book.conversion.encoder import settings
+from ane_book.conversion.packages import vectors_of
 from ane_book.conversion.rebuild import Rebuild, source_of
 from ane_book.evidence.levels import level
 from ane_book.evidence.parity.locate import first_op
@@ -125,12 +125,12 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
 def _host_fault(bundle: Bundle) -> _Fault | None:
     """Check that what the manifest asks of the host is what the model's configuration implies."""
     manifest, config = bundle.manifest, bundle.config
-    told: dict[str, tuple[BaseModel, dict]] = {}
-    told["host"] = (manifest.host, find(config.architecture).host(config).model_dump())
-    if manifest.vectors is not None:
-        told["vectors"] = (manifest.vectors, settings(config))
-    for part, (record, wanted) in told.items():
-        found = record.model_dump()
+    told: dict[str, tuple[BaseModel, BaseModel]] = {}
+    told["host"] = (manifest.host, find(config.architecture).host(config))
+    if manifest.vectors and (vectors := vectors_of(config, bundle.recipe)):
+        told["vectors"] = (manifest.vectors, vectors)
+    for part, records in told.items():
+        found, wanted = (record.model_dump() for record in records)
         if wrong := [name for name in wanted if found[name] != wanted[name]]:
             each = (f"{name} is {found[name]}, expected {wanted[name]}" for name in wrong)
             return _Fault(f"manifest.json: {part}: {', '.join(each)}", "manifest.json", part)

@@ -24,8 +24,8 @@ from ane_book.evidence.parity.stage import ParityStage, judged, padded
 from ane_book.host import pool
 from ane_book.models import find
 from ane_book.runtime.backends import MILBackend
-from ane_book.runtime.model_runner import HostInputs
-from ane_book.runtime.shards import HeadRunner, load_part, load_steps
+from ane_book.runtime.model_runner import HostInputs, ModelRunner
+from ane_book.runtime.shards import load_part, load_steps
 import numpy as np
 
 DECODED = 8  # golden tokens that are also decoded one by one; later ones differ by position alone
@@ -204,14 +204,15 @@ def _error(stage: ParityStage) -> float:
 def _head(bundle: Bundle, golden: dict, precision: str, run: Run) -> Iterator[ParityStage]:
     """The head's functions on PyTorch's hidden state, and on the layers' output."""
     name, reading = " ".join(part.package for part in bundle.manifest.head), bundle.manifest.reading
-    head, widths = HeadRunner(bundle, MILBackend(precision)), bundle.manifest.functions
+    runner = ModelRunner(bundle, MILBackend(precision), steps=[])
+    widths = bundle.manifest.functions
     last, chain = (
         columns[None, :, None].astype(MILBackend(precision).dtype)
         for columns in (golden["hidden"][-1], run.result("hidden"))
     )
     calls = [(name, function, _last(last, T)) for function, T in widths.items()]
     for part, function, hidden in [*calls, ("whole", reading, _last(chain, widths[reading]))]:
-        found = head.run(hidden)[-len(golden["argmax"]) :]
+        found = runner.head(hidden)[-len(golden["argmax"]) :]
         expected = golden["argmax"][-len(found) :]
         if isinstance(found, list):  # token ids
             stage = ParityStage(part, function, precision)

@@ -173,7 +173,7 @@ class FarRunner(ModelRunner):
     """Runs a model whose layers are on other machines."""
 
     def __init__(self, pipeline: ClusterPipeline):
-        super().__init__(pipeline.bundle, pipeline.backend, shards=())
+        super().__init__(pipeline.bundle, pipeline.backend, steps=[])
         self._pipeline = pipeline
         self.clear()
 
