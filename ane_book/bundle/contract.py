@@ -40,9 +40,10 @@ def _check_calls(manifest: "Manifest") -> None:
         else:
             fit = fit and functions.get("decode") == 1 and functions.get("prefill", 0) >= 2
     if not fit:
+        caches = f", caches of {tiers} slots" if tiers else ""
         raise ValueError(
-            f"a context of {manifest.context}, caches of {tiers} slots and functions of "
-            f"{functions} tokens do not fit"
+            f"a context of {manifest.context}{caches} and functions of {functions} tokens do not "
+            "fit"
         )
 
 

@@ -13,11 +13,13 @@ pass to any failure. `STRENGTH` has what makes a measurement stronger.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 import datetime
+from importlib.metadata import PackageNotFoundError, version
 import json
 import os
 from pathlib import Path
+import platform
 import stat
 import sys
 from typing import Annotated, Final, Literal
@@ -32,6 +34,7 @@ if sys.platform != "win32":
 
 FORMAT: Final = "ane-book evidence 1"
 MAX_BYTES = 1 << 20
+TOOLS = ("ane-book", "mlprogram", "coremltools", "torch", "numpy")  # what measures
 LevelName = Literal["L0", "L1", "L2", "L3"]
 MEASURED_BY: dict[LevelName, str] = {
     "L0": "ane-book check BUNDLE",
@@ -98,6 +101,32 @@ class Level(_EvidenceRecord):
     def _strength(self, name: LevelName) -> list[float]:
         figures = (self.figures.get(figure) for figure in STRENGTH[name])
         return [figure if isinstance(figure, int | float) else 0 for figure in figures]
+
+
+def level(passed: bool, reason: str, figures: dict, machine: dict[str, str] | None = None) -> Level:
+    """A level that was measured just now."""
+    return Level(
+        status="passed" if passed else "failed",
+        reason=reason[:2000],
+        figures=figures,
+        tools=versions(),
+        machine=machine or {},
+        date=datetime.datetime.now(datetime.UTC).date(),
+    )
+
+
+def no_level(reason: str) -> Level:
+    """A level that was not measured, and why."""
+    return Level(status="unmeasured", reason=reason[:2000])
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes and measures here."""
+    found = {"python": platform.python_version()}
+    for name in TOOLS:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 class Evidence(_EvidenceRecord):

@@ -8,7 +8,6 @@ from ane_book.errors import InvalidPackage
 from mlprogram.tables import table
 
 if TYPE_CHECKING:  # imported when needed: a package needs no pydantic, a bundle no protobuf
-    from ane_book.bundle import Bundle
     from ane_book.bundle.evidence import LevelName
 
 
@@ -17,15 +16,28 @@ def inspect_path(path: str | Path) -> dict:
 
     Raises InvalidBundle or InvalidPackage.
     """
-    path = Path(path)
-    if is_bundle(path):
-        from ane_book.bundle import Bundle
-
-        return inspect_bundle(Bundle.open(path))
     from mlprogram.contents import inspect_package
 
-    refuse_weights(path)
-    return inspect_package(path)
+    path = Path(path)
+    if not is_bundle(path):
+        refuse_weights(path)
+        return inspect_package(path)
+    from ane_book.bundle import Bundle
+
+    bundle = Bundle.open(path)
+    manifest = bundle.manifest
+    packages = dict.fromkeys(part.package for part in manifest.packages)
+    return {
+        "bundle": str(bundle.path),
+        "name": manifest.name,
+        "task": manifest.task,
+        "config": bundle.config.model_dump(),
+        "recipe": manifest.recipe.model_dump(),
+        "source": manifest.source.model_dump(),
+        "files": manifest.files,
+        "evidence": bundle.evidence.model_dump(mode="json")["levels"],
+        "packages": [inspect_package(bundle.path / name) for name in packages],
+    }
 
 
 def refuse_weights(path: Path) -> None:
@@ -46,41 +58,10 @@ def refuse_weights(path: Path) -> None:
         )
 
 
-def refuse_alone(path: Path) -> None:
-    """Raise InvalidPackage for weights as `refuse_weights` does, unless packages lie with them."""
-    from mlprogram.ane.laws import packages_of
-
-    try:
-        packages = packages_of(path)
-    except InvalidPackage:  # there are none
-        packages = [path]
-    if packages == [path]:
-        refuse_weights(path)
-
-
 def is_bundle(path: Path) -> bool:
     """Whether a folder is a bundle: it has manifest.json. A package's Manifest.json does not count,
     even on a Mac, whose file system ignores case."""
     return path.is_dir() and any(file.name == "manifest.json" for file in path.iterdir())
-
-
-def inspect_bundle(bundle: "Bundle") -> dict:
-    """The contents of the manifest, and a description of every package."""
-    from mlprogram.contents import inspect_package
-
-    manifest = bundle.manifest
-    packages = dict.fromkeys(part.package for part in manifest.packages)
-    return {
-        "bundle": str(bundle.path),
-        "name": manifest.name,
-        "task": manifest.task,
-        "config": bundle.config.model_dump(),
-        "recipe": manifest.recipe.model_dump(),
-        "source": manifest.source.model_dump(),
-        "files": manifest.files,
-        "evidence": bundle.evidence.model_dump(mode="json")["levels"],
-        "packages": [inspect_package(bundle.path / name) for name in packages],
-    }
 
 
 def report(facts: dict) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ane_book.errors import InvalidBundle, InvalidPackage
-from ane_book.evidence.inspect import is_bundle, refuse_alone
+from ane_book.evidence.inspect import is_bundle, refuse_weights
 from mlprogram.ane import laws
 from mlprogram.ane.laws import LawReport, Rule
 from mlprogram.ane.laws.rule import SEVERITIES
@@ -42,7 +42,8 @@ def check(
     try:
         return laws.check(path, rules, progress, own, together=is_bundle(path))
     except InvalidPackage:
-        refuse_alone(path)
+        if not any(path.glob("*.ml*")):  # of a folder with packages, it is one of them
+            refuse_weights(path)
         raise
 
 
@@ -65,7 +66,7 @@ def _golden(path: Path) -> "Callable[[MLProgram], Inputs | None]":
 
 def laws_level(report: LawReport) -> "Level":
     """The evidence level L0 of a bundle: passed if there is no error."""
-    from ane_book.evidence.levels import level
+    from ane_book.bundle.evidence import level
 
     counts = {f"{severity}s": report.count(severity) for severity in SEVERITIES}
     broken = [found.rule.id for found in report.findings if found.severity == "error"]

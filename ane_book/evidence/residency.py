@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ane_book.bundle import Bundle
-from ane_book.bundle.evidence import Level
+from ane_book.bundle.evidence import Level, level, no_level
 from ane_book.errors import InvalidInput
 from ane_book.evidence.inspect import is_bundle
-from ane_book.evidence.levels import level
 from ane_book.evidence.parity.locate import golden_programs
 from mlprogram.ane.mac.residency import Residency, measure
 from mlprogram.machine import chip, system
@@ -45,9 +44,8 @@ def bundle_level(found: Mapping[str, Residency]) -> Level:
 
     Of functions that are not resident it names one, first of all one with wrong numbers.
     """
-    if any(one.verdict == "unmeasured" for one in found.values()):
-        reason = next(one.reason for one in found.values() if one.verdict == "unmeasured")
-        return Level(status="unmeasured", reason=reason)
+    if why := [one.reason for one in found.values() if one.verdict == "unmeasured"]:
+        return no_level(why[0])
     wrong = {key: one for key, one in found.items() if not one.resident}
     resident = len(found) - len(wrong)
     figures = {"functions": len(found), "resident": resident}

@@ -77,7 +77,7 @@ def test_a_bundle_that_cannot_be_opened_is_refused(bundle, tmp_path):
     file = folder / "manifest.json"
     file.write_bytes(file.read_bytes()[:-9])
     said = refused("check", folder)
-    assert f"{file}: the file: Invalid JSON" in said and "convert the model again" in said
+    assert f"{file}: Invalid JSON" in said and "convert the model again" in said
 
 
 def test_evidence_that_cannot_be_read_is_left_as_it_is(bundle, tmp_path):

@@ -20,10 +20,9 @@ from pathlib import Path
 import tempfile
 
 from ane_book.bundle import Bundle
-from ane_book.bundle.evidence import Level
+from ane_book.bundle.evidence import Level, level
 from ane_book.conversion.packages import vectors_of
 from ane_book.conversion.rebuild import Rebuild, source_of
-from ane_book.evidence.levels import level
 from ane_book.evidence.parity.locate import first_op
 from ane_book.evidence.parity.stage import ParityStage
 from ane_book.evidence.parity.walk import walk

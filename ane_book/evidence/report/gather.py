@@ -13,11 +13,10 @@ import platform
 import tempfile
 
 from ane_book.bundle import Bundle
-from ane_book.bundle.evidence import Level, LevelName
+from ane_book.bundle.evidence import Level, LevelName, no_level, versions
 from ane_book.errors import AneBookError
 from ane_book.evidence.inspect import is_bundle
 from ane_book.evidence.laws import check, laws_level
-from ane_book.evidence.levels import versions
 from ane_book.evidence.parity import check_parity
 from ane_book.evidence.quality import check_quality
 from ane_book.evidence.report import experiments
@@ -136,11 +135,13 @@ def _subject(path: Path, settings: Settings) -> Subject:
     found: dict[str, Residency] = {}
     if reason is None:
         found = dict(measure_each(path, soak=settings.soak, timeout=settings.timeout))
-    measured = bundle_level(found) if found else _no(reason or "no function of it was measured")
+    measured = (
+        bundle_level(found) if found else no_level(reason or "no function of it was measured")
+    )
     levels: dict[LevelName, Level] = {"L0": laws, "L2": measured}
     if bundle is None:
         levels |= {
-            level: _no(f"{level} is found out of bundles, and this is a package alone")
+            level: no_level(f"{level} is found out of bundles, and this is a package alone")
             for level in MEASURED
         }
     else:
@@ -151,7 +152,7 @@ def _subject(path: Path, settings: Settings) -> Subject:
             try:
                 levels[level] = bundle.record(level, measure(bundle))
             except AneBookError as error:
-                levels[level] = _no(str(error))
+                levels[level] = no_level(str(error))
     name = "a package" if bundle is None else "a bundle"
     if bundle and bundle.manifest.name in reference_models():
         name = bundle.manifest.name
@@ -163,10 +164,6 @@ def _subject(path: Path, settings: Settings) -> Subject:
         functions=[_function(*each, found, reason) for each in _functions(path, bundle)],
         speed=speed,
     )
-
-
-def _no(reason: str) -> Level:
-    return Level(status="unmeasured", reason=scrub(reason)[:2000])
 
 
 def _scrubbed(level: Level) -> Level:
