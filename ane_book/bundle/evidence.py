@@ -22,7 +22,7 @@ import stat
 import sys
 from typing import Annotated, Final, Literal
 
-from ane_book.errors import InvalidBundle, first_fault
+from ane_book.errors import InvalidBundle, first_fault, printable
 from mlprogram.files import written_whole
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -162,3 +162,13 @@ def write_evidence(folder: Path, evidence: Evidence) -> None:
             unfinished.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise InvalidBundle(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def other_format(found: object, own: str) -> str:
+    """What is wrong with a file's `format` that is not our own, such as "ane-book bundle 6"."""
+    kind, _, version = own.rpartition(" ")
+    said = printable(str(found))[:40]
+    name, _, other = said.rpartition(" ")
+    if name == kind and other.isdecimal() and int(other) > int(version):
+        return f"{said!r}, of a newer ane-book: update it, since this one reads {own!r}"
+    return f"format {said!r} is not {own!r}"

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from io import BufferedReader
 import json
 import os
@@ -14,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, cast
 
 from ane_book.cli import options
-from ane_book.cli.load import Opening, load
+from ane_book.cli.load import load
 from ane_book.errors import InvalidInput, printable
 from mlprogram.cli.commands import told_to_end
 from mlprogram.cli.options import Precision
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 16  # bytes to read at once
 
-#: ANSI colours for the kinds of spans, in the order in which they occur.
-COLOURS = (41, 42, 43, 44, 45, 46, 101, 102, 104, 105)
 RETURN = re.compile(r"\r(?=\n|\Z)")  # before a line feed, which may be in the next piece
 
 Show = Callable[[str, "Span | None"], str]
@@ -49,7 +48,7 @@ Context = Annotated[
 ]
 
 
-@options.takes("Recipe", "quant", "experts")
+@options.takes(options.Recipe, "quant", "experts")
 def redact(
     file: Annotated[str, typer.Argument(help="A text in UTF-8; - is stdin.")],
     recipe: dict,
@@ -80,9 +79,10 @@ def redact(
     name = "stdin" if file == "-" else file
     with _target(out) as target, _source(file) as source:
         _check(source, name, target, errors)  # before a model is converted
-        how = Opening(precision=precision, backend=backend, force=force)
-        tagger = load(model, "token-classification", how, context=context, **recipe)
-        show = _row if as_json else _marks(target) if dry_run else _replaced
+        tagger = load(
+            model, "token-classification", precision, backend, force, context=context, **recipe
+        )
+        show = _row if as_json else _marked if dry_run else _replaced
         counts = _rewrite(tagger, source, name, target, errors, show)
     listed = "".join(f", {count:,} {label}" for label, count in counts.most_common())
     print(f"{counts.total():,} span{'s' * (counts.total() != 1)}{listed}", file=sys.stderr)
@@ -128,36 +128,17 @@ def _row(text: str, span: "Span | None") -> str:
     """A line of JSON for a span."""
     if span is None:
         return ""
-    row = {
-        "label": span.label,
-        "start": span.start,
-        "end": span.end,
-        "byte_start": span.byte_start,
-        "byte_end": span.byte_end,
-        "score": round(span.score, 6),
-        "text": text,
-    }
+    row = asdict(span) | {"score": round(span.score, 6), "text": text}
     return json.dumps(row) + "\n"
 
 
-def _marks(target: BinaryIO) -> Show:
-    """A renderer that marks spans: in colours on a terminal, else as [kind: text]."""
+def _marked(text: str, span: "Span | None") -> str:
+    """A text for a terminal, without control characters; a span as [kind: text]."""
     from ane_book.runtime.tags import ESCAPED
 
-    colours = target.isatty() and not os.environ.get("NO_COLOR")
-    colours = colours and os.environ.get("TERM") != "dumb"
-    kinds: dict[str, int] = {}
-
-    def show(text: str, span: "Span | None") -> str:
-        text = ESCAPED.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", text)
-        text = printable(RETURN.sub("", text))
-        if span is None:
-            return text
-        colour = COLOURS[kinds.setdefault(span.label, len(kinds)) % len(COLOURS)]
-        marks = (f"\x1b[{colour}m", "\x1b[0m") if colours else ("[", "]")
-        return f"{marks[0]}{printable(span.label)}: {text}{marks[1]}"
-
-    return show
+    text = ESCAPED.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", text)
+    text = printable(RETURN.sub("", text))
+    return text if span is None else f"[{printable(span.label)}: {text}]"
 
 
 # --- what is read and written ---------------------------------------------------------------------

@@ -4,7 +4,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ane_book.errors import InvalidInput, InvalidPackage
+from ane_book.errors import InvalidPackage
 from mlprogram.tables import table
 
 if TYPE_CHECKING:  # imported when needed: a package needs no pydantic, a bundle no protobuf
@@ -34,8 +34,8 @@ def refuse_weights(path: Path) -> None:
     file = quote(str(path))
     if path.suffix == ".onnx":
         raise InvalidPackage(
-            f"{path}: an ONNX graph, not a package; `ane-book convert {file} --out "
-            "NAME.mlpackage` makes one of it, and without --out a bundle of a language model"
+            f"{path}: an ONNX graph, not a package; `mlprogram convert {file} --out "
+            "NAME.mlpackage` makes one of it"
         )
     kinds = {one.suffix for one in path.iterdir()} if path.is_dir() else {path.suffix}
     if kind := next((kind for kind in (".safetensors", ".gguf") if kind in kinds), None):
@@ -56,13 +56,6 @@ def refuse_alone(path: Path) -> None:
         packages = [path]
     if packages == [path]:
         refuse_weights(path)
-
-
-def refuse_bundle(path: Path) -> None:
-    """Raise InvalidInput for a bundle, with the packages that can be run instead of it."""
-    if is_bundle(path):
-        packages = sorted(folder.name for folder in path.glob("*.mlpackage"))
-        raise InvalidInput(f"{path} is a bundle: run one of its packages, {', '.join(packages)}")
 
 
 def is_bundle(path: Path) -> bool:

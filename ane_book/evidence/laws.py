@@ -1,7 +1,6 @@
 """L0: a bundle's packages against the laws of the Neural Engine (`mlprogram.ane.laws`)."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -50,19 +49,16 @@ def check(
 def _golden(path: Path) -> "Callable[[MLProgram], Inputs | None]":
     """What gives a program of a bundle the inputs of its golden tokens, with empty caches."""
     from ane_book.bundle import Bundle
-    from ane_book.evidence.parity.locate import golden_inputs
+    from ane_book.evidence.parity.locate import golden_programs
 
-    bundle = Bundle.open(path)
-    golden = cache(bundle.golden)
-    programs = {
-        (part.package, part.called(function)): (part, function)
-        for part in bundle.manifest.packages
-        for function in part.functions
+    known = {
+        (package.name, own): inputs
+        for package, own, _, inputs in golden_programs(Bundle.open(path))
     }
 
     def inputs(program: "MLProgram") -> Inputs | None:
-        found = programs.get((Path(program.package.path).name, program.name))
-        return None if found is None else golden_inputs(bundle, golden(), program, *found)
+        found = known.get((Path(program.package.path).name, program.name))
+        return None if found is None else program.random_inputs(0) | found(program)
 
     return inputs
 

@@ -12,7 +12,7 @@ from _command import ane_book as command
 from _long import long_but
 from _patience import HANGING, until
 from _taggers import TEXT, tiny_tagger, write_tagger
-from ane_book.cli.redact import _marks, _replaced, _rewrite
+from ane_book.cli.redact import _marked, _replaced, _rewrite
 from ane_book.runtime import Tagger
 from ane_book.runtime.tags import Span, decode
 from mlprogram import progress
@@ -234,28 +234,7 @@ class TestStreams:
         assert said == f"error: {tmp_path}: Is a directory"
 
 
-class TestMarks:
-    SPAN = Span("private_email", 0, 1, 0, 1, 1.0)
-
-    def shown(self, target, text: str = "a\x1b[2J\udcffb") -> str:
-        show = _marks(target)
-        return show("x\r", None) + show("\ny", None) + show(text, self.SPAN)
-
-    def test_have_colours_on_a_terminal_alone(self, monkeypatch, tmp_path):
-        pty = pytest.importorskip("pty")
-        for name in ("NO_COLOR", "TERM"):
-            monkeypatch.delenv(name, raising=False)
-        plain = "x\ny[private_email: a\\x1b[2J\\xffb]"
-        with (tmp_path / "f").open("wb") as file:
-            assert self.shown(file) == plain
-        ours, theirs = pty.openpty()
-        with open(ours, "rb"), open(theirs, "wb", buffering=0) as terminal:
-            coloured = "x\ny\x1b[41mprivate_email: a\\x1b[2J\\xffb\x1b[0m"
-            assert self.shown(terminal) == coloured
-            monkeypatch.setenv("NO_COLOR", "")  # which means nothing, by no-color.org
-            assert self.shown(terminal) == coloured
-            monkeypatch.setenv("NO_COLOR", "1")
-            assert self.shown(terminal) == plain
-            monkeypatch.delenv("NO_COLOR")
-            monkeypatch.setenv("TERM", "dumb")
-            assert self.shown(terminal) == plain
+def test_a_span_is_marked_and_what_steers_a_terminal_is_spelled_out():
+    span = Span("private_email", 0, 1, 0, 1, 1.0)
+    shown = _marked("x\r", None) + _marked("\ny", None) + _marked("a\x1b[2J\udcffb", span)
+    assert shown == "x\ny[private_email: a\\x1b[2J\\xffb]"

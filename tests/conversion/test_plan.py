@@ -13,7 +13,7 @@ from ane_book.bundle import Bundle
 from ane_book.cli import app
 from ane_book.conversion import reference_models
 from ane_book.conversion.plan import find_config, limits, plan
-from ane_book.conversion.plan.shards import blob_bytes
+from ane_book.conversion.plan.programs import blob_bytes
 from ane_book.conversion.quantize import SCHEMES, encode
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import (

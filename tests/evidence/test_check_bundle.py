@@ -86,7 +86,3 @@ def test_evidence_that_cannot_be_read_is_left_as_it_is(bundle, tmp_path):
     result = run(folder)
     assert result.exit_code == 0 and "not kept in evidence.json: " in result.stderr
     assert (folder / "evidence.json").read_text() == "{"
-
-
-def test_what_runs_with_the_engines_activations_is_said(bundle):
-    assert "diff PACKAGE --precision ane" in refused("check", bundle.path, "--numerics")

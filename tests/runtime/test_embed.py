@@ -14,7 +14,7 @@ from _command import refused
 from _encoders import CLS, SEP, SIZES, pooled, tiny_bert, write_encoder
 from _long import long_but
 import ane_book
-from ane_book.conversion.encoder import EncoderBuilder
+from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import (
     InvalidBundle,
@@ -115,7 +115,7 @@ class TestVectors:
         }  # fmt: skip
         source = RandomSource(fields)
         config = read_config(source.config())
-        builder = EncoderBuilder("random", source, config, make_recipe(config))
+        builder = BundleBuilder("random", source, config, make_recipe(config))
         embedder = Embedder(builder.build(tmp_path / "b", "key"), "fp32")
         golden = embedder.bundle.golden()  # what PyTorch says of the same weights
         (found,) = embedder.vectors([golden["tokens"]])

@@ -28,12 +28,11 @@ def facts(plan: "Plan") -> Iterator[Line]:
         measured = loss_of(recipe.quant, recipe.quant_head)
         quality = f"{measured} on SmolLM2-135M; another model has to be measured"
     yield "quality", quality
-    yield from listed("shards", _shown(plan))
+    yield from listed("shards", _shards(plan))
     if plan.has_choice:
         expert_bytes = [program.bytes for program in plan.programs if program.expert is not None]
         yield "experts", f"{len(expert_bytes):,} programs: {_size(expert_bytes[0])} each"
     yield from listed("head", _heads(plan))
-    yield from (("head", f"of pooled columns: {_size(own.bytes)}") for own in plan.pooled)
     yield "embedding", f"{_size(plan.embedding_bytes)}, fp16, kept by the host"
     if plan.per_layer_bytes:
         yield "own inputs", f"{_size(plan.per_layer_bytes)}, fp16, a row a token read by the host"
@@ -117,9 +116,11 @@ def _heads(plan: "Plan") -> Iterator[str]:
         sizes = [program.bytes for program in plan.head]
         several = f" in {len(sizes)} programs, the largest" if len(sizes) > 1 else ""
         yield f"{len(plan.splits)} parts of {rows} rows{several}: {_size(max(sizes))}"
+    for pooled in plan.pooled:
+        yield f"of pooled columns: {_size(pooled.bytes)}"
 
 
-def _shown(plan: "Plan") -> Iterator[str]:
+def _shards(plan: "Plan") -> Iterator[str]:
     """The shards in words."""
     trunk = [shard.bytes for shard in plan.shards if shard.trunk is not None]
     if trunk:

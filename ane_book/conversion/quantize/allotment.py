@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ane_book.conversion.encoding import Encoding
 from ane_book.conversion.plan import Plan
-from ane_book.conversion.plan.shards import blob_bytes
+from ane_book.conversion.plan.programs import blob_bytes
 from ane_book.conversion.quantize import AUTO, find_scheme
 from ane_book.conversion.quantize.allot import Choice, allot
 from ane_book.conversion.quantize.calibrate import HEAD, TOKENS, Calibration, calibration_text
@@ -41,10 +41,7 @@ class Allotment(Encoding):
         super().__init__(source, plan)
         recipe = plan.recipe
         self._schemes = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
-
-    @property
-    def steps(self) -> int:
-        return 3 * self.config.num_layers + 2
+        self.steps = 3 * self.config.num_layers + 2
 
     def prepare(self, path: Path, report: Callable[[str], None]) -> None:
         """Calibrate, and write `file`. Raises InvalidInput where the text is too short."""
@@ -96,24 +93,22 @@ class Allotment(Encoding):
 
     def layer(self, layer: int, state: dict) -> dict:
         """The state dict of a layer, with each matrix that has a scheme quantised by it."""
-        table, moments = self._table(), self._calibration().of(layer)
-        names = {name: f"layers.{layer}.{name}" for name in moments}
+        table = self._table()
         stored = {
-            name: encode(state[name], AUTO[table[key]], moments[name])[0]
-            for name, key in names.items()
-            if key in table
+            name: encode(state[name], AUTO[table[key]], moments)[0]
+            for name, moments in self._calibration().of(layer).items()
+            if (key := f"layers.{layer}.{name}") in table
         }
         return state | stored
 
-    def head(self, splits: dict[int, int], weights: dict) -> dict:
-        """The same for a `Head` with these parts of the vocabulary."""
-        table, rows, stored = self._table(), self._rows, {}
+    def head(self, number: int, weights: dict) -> dict:
+        name = self._table().get(f"head.{number}")
+        if name is None:
+            return weights
         (moments,) = self._calibration().of(HEAD).values()
-        for part, i in enumerate(splits):
-            if f"head.{i}" in table:
-                scheme, name = AUTO[table[f"head.{i}"]], f"parts.{part}.weight"
-                stored[name] = encode(weights[name], scheme, moments.of_rows(rows[i]))[0]
-        return weights | stored
+        own = moments.of_rows(self._rows[number])
+        encoded, _ = encode(weights["parts.0.weight"], AUTO[name], own)
+        return weights | {"parts.0.weight": encoded}
 
     def _table(self) -> dict[str, str]:
         table = json.loads((self.folder / self.file).read_text())
