@@ -304,6 +304,9 @@ class TailCache:
 class MemoryCache:
     """A memory, and copies of it to go back to. states: has it, if it is a state."""
 
+    _marks: Marks
+    _copies: dict[int, np.ndarray]
+
     def __init__(self, store: Store, dtype: np.dtype, states: StateCache):
         self._name, self._in_state, self._states = store.name, store.is_state, states
         self._zeros = np.zeros(store.shape(CallShape(1)), dtype)
@@ -329,9 +332,7 @@ class MemoryCache:
         self._copies = {at: own for at, own in self._copies.items() if at in self._marks}
 
     def clear(self) -> None:
-        self._marks: Marks = {}
-        self._copies: dict[int, np.ndarray] = {}
-        self._now = 0
+        self._marks, self._copies, self._now = {}, {}, 0
 
 
 def marks_after(marks: Marks, start: int, stop: int, several: bool) -> Marks:
