@@ -17,7 +17,6 @@ Letters: C hidden size, E experts, T tokens of a call; those of caches are in `a
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from itertools import groupby
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
@@ -183,15 +182,6 @@ class ExpertPrograms:
 
 
 Steps = list[ShardRunner | ExpertPrograms]
-
-
-def another(steps: Steps) -> Steps:
-    """The same programs with empty caches, for another session."""
-    copies = [copy(step) for step in steps]
-    for step in copies:
-        if isinstance(step, ShardRunner):
-            step.start()
-    return copies
 
 
 def load_steps(
