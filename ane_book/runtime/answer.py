@@ -8,11 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidInput, SessionBusy
 from ane_book.runtime.sampling import TokenLogprobs
 import numpy as np
+
+if TYPE_CHECKING:
+    from ane_book.text.process import TextProcess
+    from tokenizers import Tokenizer
+
 
 INCOMPLETE = "\ufffd"  # what a decoder puts for bytes that are not (yet) a character
 
@@ -46,13 +51,6 @@ class Result:
         return (len(self.token_ids) - 1) / self.calls if self.calls else None
 
 
-class TokenDecoder(Protocol):
-    """Decodes token ids: `tokenizers.Tokenizer`, or one in a process of its own."""
-
-    def decode_batch(self, sequences: list[list[int]]) -> list[str]:
-        """The text of each sequence of token ids."""
-
-
 class TextStream:
     """Feed token ids, get text that will not change any more. Special tokens give no text, but for
     those in `shown`, by id.
@@ -64,7 +62,7 @@ class TextStream:
 
     def __init__(
         self,
-        tokenizer: TokenDecoder,
+        tokenizer: "Tokenizer | TextProcess",
         stops: tuple[str, ...] = (),
         shown: Mapping[int, str] | None = None,
     ):

@@ -119,41 +119,31 @@ class CoreMLBackend:
                 'the "mil" backend runs the same packages on this machine'
             )
         self.compute_units = compute_units
-        self._packages: dict[Path, Package] = {}
-        self._compiled: dict[Path, Path] = {}
+        self._opened: dict[Path, tuple[Package, Path]] = {}  # and what Core ML made of it
 
     def load(self, package: Path, function: str) -> LoadedFunction:
         with silent_coremltools():
             from coremltools import ComputeUnit
             from coremltools.models import CompiledMLModel
+        from mlprogram.package.reader import Package
 
         package = Path(package)
-        declared = self._package(package)
+        if package not in self._opened:
+            declared = Package(package)  # refuses a damaged one before it is compiled
+            self._opened[package] = declared, _compiled(package) / f"{package.stem}.mlmodelc"
+        declared, made = self._opened[package]
         if function not in declared.functions:
             raise InvalidInput(
                 f"{package}: no function {function!r}; it has: {', '.join(declared.functions)}"
             )
-        path = self._compile(package)
         try:
             units = ComputeUnit[self.compute_units]
-            model = CompiledMLModel(str(path), units, function_name=function)
+            model = CompiledMLModel(str(made), units, function_name=function)
         except RuntimeError as error:
             raise InvalidPackage(
                 f"{package}: Core ML cannot load its function {function!r}: {error}"
             ) from None
         return _CoreMLFunction(model, declared.functions[function])
-
-    def _package(self, path: Path) -> "Package":
-        from mlprogram.package.reader import Package
-
-        if path not in self._packages:
-            self._packages[path] = Package(path)
-        return self._packages[path]
-
-    def _compile(self, package: Path) -> Path:
-        if package not in self._compiled:
-            self._compiled[package] = _compiled(package) / f"{package.stem}.mlmodelc"
-        return self._compiled[package]
 
 
 def _compiled(package: Path) -> Path:

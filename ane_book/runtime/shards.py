@@ -17,7 +17,6 @@ Letters: C hidden size, E experts, T tokens of a call; those of caches are in `a
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from itertools import groupby
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
@@ -185,15 +184,6 @@ class ExpertPrograms:
 Steps = list[ShardRunner | ExpertPrograms]
 
 
-def another(steps: Steps) -> Steps:
-    """The same programs with empty caches, for another session."""
-    copies = [copy(step) for step in steps]
-    for step in copies:
-        if isinstance(step, ShardRunner):
-            step.start()
-    return copies
-
-
 def load_steps(
     bundle: Bundle, backend: Backend, parts: list[Part], calls: Calls | None = None
 ) -> Steps:
@@ -304,6 +294,9 @@ class TailCache:
 class MemoryCache:
     """A memory, and copies of it to go back to. states: has it, if it is a state."""
 
+    _marks: Marks
+    _copies: dict[int, np.ndarray]
+
     def __init__(self, store: Store, dtype: np.dtype, states: StateCache):
         self._name, self._in_state, self._states = store.name, store.is_state, states
         self._zeros = np.zeros(store.shape(CallShape(1)), dtype)
@@ -329,9 +322,7 @@ class MemoryCache:
         self._copies = {at: own for at, own in self._copies.items() if at in self._marks}
 
     def clear(self) -> None:
-        self._marks: Marks = {}
-        self._copies: dict[int, np.ndarray] = {}
-        self._now = 0
+        self._marks, self._copies, self._now = {}, {}, 0
 
 
 def marks_after(marks: Marks, start: int, stop: int, several: bool) -> Marks:

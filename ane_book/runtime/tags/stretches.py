@@ -92,8 +92,15 @@ class Waiting:
         labels, rows = np.concatenate(self._labels), np.concatenate(self._rows)
         scores = np.exp(rows[np.arange(count), labels[:count]])
         end = int(places[count, 0]) - self._start if count < len(places) else len(text)
-        tokens = labels[:count], scores, places[:count], begins[:count]
-        stretch = Stretch(text[:end], self._start, self._byte, *tokens)
+        stretch = Stretch(
+            text=text[:end],
+            start=self._start,
+            byte_start=self._byte,
+            labels=labels[:count],
+            scores=scores,
+            places=places[:count],
+            begins=begins[:count],
+        )
         self._text, self._places, self._begins = [text[end:]], [places[count:]], [begins[count:]]
         self._labels, self._rows = [labels[count:]], [rows[count:]]
         self._start += end

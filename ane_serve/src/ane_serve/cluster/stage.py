@@ -7,6 +7,7 @@ Letters: C hidden size, R rows of a value, T tokens of a call, n of it that are 
 """
 
 from collections.abc import Iterable
+from copy import copy
 from pathlib import Path
 import platform
 
@@ -15,7 +16,7 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
 from ane_book.runtime.backends import choose_backend
 from ane_book.runtime.model_runner import HostInputs, kept_bytes
-from ane_book.runtime.shards import Steps, another, check_memory, load_steps
+from ane_book.runtime.shards import ShardRunner, Steps, check_memory, load_steps
 from ane_serve.cluster.files import Files
 from ane_serve.cluster.layout import crossing, units
 import mlprogram
@@ -88,10 +89,19 @@ class Stage:
         for old in ended:
             self._caches.pop(old, None)
         if session not in self._caches:
-            self._caches[session] = another(self._loaded)
+            self._caches[session] = _another(self._loaded)
         n, T = next(iter(values.values())).shape[3], self._inputs.tokens(function)
         padded = {k: np.pad(v, [(0, 0)] * 3 + [(0, T - n)]) for k, v in values.items()}
         values = self._inputs.around(function, position) | padded
         for step in self._caches[session]:
             step.run(function, values, n)
         return {name: values[name][..., :n].copy() for name in self._given}
+
+
+def _another(steps: Steps) -> Steps:
+    """The same programs with empty caches, for another session."""
+    copies = [copy(step) for step in steps]
+    for step in copies:
+        if isinstance(step, ShardRunner):
+            step.start()
+    return copies
