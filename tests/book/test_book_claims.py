@@ -2,13 +2,17 @@
 
 A sentence of prose that names the engine or an Apple chip, and has a number with a unit of speed,
 time, size, energy or rate, must have that number by `{glue:text}`, or typed as `claims.toml` has it
-somewhere: as a value, in a statement, or in what a source says.
+somewhere: as a value, in a statement, or in what a source says. A rate, of bytes, arithmetic or
+tokens, must be one of a claim on the chip that the sentence names.
 """
 
+from functools import cache
 from pathlib import Path
 import re
 
+from ane_book_pages import records, sources
 from mlprogram.ane import claims
+from mlprogram.ane.cost import chips, parameter
 import pytest
 
 BOOK = Path(__file__).parents[2] / "book"
@@ -82,6 +86,68 @@ def test_numbers_about_the_engine_are_the_registrys(page):
         "a number about the Neural Engine that claims.toml of mlprogram.ane does not have: put it "
         "there with its source, or glue what a cell computes\n" + "\n".join(found)
     )
+
+
+RATE = re.compile(
+    rf"(?<![\w.,])({NUMBER})(?:(?: to | and | or )({NUMBER}))?"
+    r" (GB/s|TFLOP/s|tokens/s|tokens (?:a|per) second)"
+)
+TERMS = ("packed", "cache", "program", "segment", "rows")
+PUBLISHED = ("published.json", "speculation_published.json")
+#: Rates that are in no claim, by page, and whose they are.
+OTHERWISE = {
+    "from-a-layer-to-packages": {"17.14": "journal 055 of videlalvaro/ane-book, its long run"},
+    "the-cache": {"18": "by hand, a slot's bytes over 8.2 µs", "30": "an exercise supposes it"},
+}
+
+
+def unit_of(text: str) -> str:
+    return "tokens/s" if text.startswith("tokens") else text
+
+
+@cache
+def rates(unit: str, chip: str | None) -> set[float]:
+    """The numbers of claims that tell of this unit, on this chip if one is named."""
+    terms = {name: parameter(name) for name in TERMS}
+    found = set()
+    for claim in {**sources.everything(), **chips(), **terms}.values():
+        behind = (*claim.support, *claim.against)
+        said = [claim.statement, str(claim.value), *(one.says for one in behind)]
+        text = re.sub(r"tokens (?:a|per) second", "tokens/s", "; ".join(said))
+        of_unit = unit in text or claim.unit == unit
+        if of_unit and (chip is None or chip in f"{claim.chip} {text}"):
+            found |= numbers_of(text) | {each for one in behind for each in one.values}
+    if unit == "tokens/s":
+        for name in PUBLISHED:
+            found |= numbers_of(records.find(f"measurements/{name}").read_text("utf-8"))
+    return found
+
+
+def another_chips(text: str) -> list[str]:
+    """The rates in a page's prose that no claim has of a chip in their sentence."""
+    found = []
+    for number, line in prose(text):
+        for sentence in re.split(r"(?<=[.;:?])\s+|\|", line):
+            named = set(sources.CHIP.findall(sentence)) or {None}
+            for first, second, unit in RATE.findall(sentence):
+                of_these = [rates(unit_of(unit), chip) for chip in named]
+                for each in filter(None, (first, second)):
+                    value, digits = float(each.replace(",", "")), len(each.partition(".")[2])
+                    if not any(round(x, digits) == value for known in of_these for x in known):
+                        found.append(f"{number}: {each} {unit_of(unit)}")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_rate_is_one_of_the_chip_that_is_named(page):
+    passed = OTHERWISE.get(page.stem, {})
+    found = another_chips(page.read_text(encoding="utf-8"))
+    assert not [rate for rate in found if rate.split()[1] not in passed]
+
+
+def test_a_rate_of_another_chip_is_told():
+    page = "# Title\n\nAn M5 Pro reads up to 122 GB/s. An M1 reads up to 122 GB/s.\n"
+    assert another_chips("---\n---\n" + page) == ["5: 122 GB/s"]
 
 
 PLANTED = """# Title
