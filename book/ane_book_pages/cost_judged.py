@@ -1,8 +1,8 @@
 """Published figures beside the ranges that the cost model predicts: inside or outside, by model.
 
 A model whose figures ended up in the fit or in an end of a range is marked, and is no evidence: its
-figures would be inside by construction. Only figures that had no part in either count, and for a reader's
-model only those of language models. None is left out because it is outside.
+figures would be inside by construction. Only figures that had no part in either count, and for a
+reader's model only those of language models. None is left out because it is outside.
 
 Taught in the chapter "How fast will it be?".
 """

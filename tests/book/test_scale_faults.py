@@ -1,4 +1,4 @@
-"""What "Bits" says of scales that fail in silence: by the textbook's rule, and in coremltools 9.0."""
+"""What "Bits" says of scales that fail in silence: the textbook's, and those of coremltools 9.0."""
 
 from ane_book import MLProgram
 from ane_book.conversion.quantize import quantize
