@@ -22,7 +22,7 @@ COUNTS = {  # what it is: the words around it, the numbers that they may have
     "conflicts": (r"on Every claim, (\d+) are graded conflicting", {len(CONFLICTING)}),
     # a decode call of SmolLM2's layers, and with its head
     "operations": (r"\b(1,2\d\d) operations\b", {1_242, 1_250}),
-    "the mask": (r"−(1e4|[1-9]0,000)\b", {40_000, 30_000}),  # 30,000 is that of an ONNX file
+    "the mask": (r"−(1e4|[1-9]0,000)\b", {40_000, 30_000}),  # the second in graphs of others
 }
 
 
