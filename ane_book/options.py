@@ -37,12 +37,7 @@ def _plain(value: Any) -> Any:
 
 def _texts(given: Any) -> Any:
     """Texts of one or of several."""
-    if isinstance(given, str):
-        return (given,)
-    several = isinstance(given, list | tuple | set)
-    if not several or not all(isinstance(text, str) for text in given):
-        raise ValueError(f"{given!r:.80} is neither a text nor a list of texts")
-    return given
+    return (given,) if isinstance(given, str) else given
 
 
 def _tiers(given: Any) -> Any:
@@ -144,13 +139,11 @@ class Recipe(BaseModel):
     argmax_output: bool = Field(False, description="Return the likeliest token, not logits.")
     quant: str = Field(
         "none",
-        description="How weights are stored, with what that cost SmolLM2-135M in perplexity: "
-        "none, int8 (+0.7 %), lut8 (+0.3 %), lut6 (+6.7 %), int8-tensor (+9.5 %), int4 (+46 %, "
-        "for a Mac's GPU), int4-channel (+170 %) or lut4 (+925 %: nonsense; larger models may bear "
-        "them). A lut has a palette for 16 output channels, and takes about ten times as long to "
-        "convert. auto:BITS, such as auto:5 (+3.7 %), spends so many bits a weight, head included, "
-        "on palettes and int8 where the loss on a text feels it most, with error feedback, and "
-        "takes minutes; stored keeps the integers of an ONNX bundle.",
+        description="How weights are stored: none, int8, int8-tensor, int4, int4-channel, lut8, "
+        "lut6 or lut4 (a palette for 16 output channels, ten times as long to convert); auto:BITS, "
+        "such as auto:5, spends so many bits a weight where the loss on a text feels it most; "
+        "stored keeps the integers of an ONNX bundle. `ane-book plan` shows what each cost "
+        "SmolLM2-135M.",
     )
     quant_head: str = Field("", description="The head's; by default as quant.")
     partition: Literal["layers", "whole"] = Field(

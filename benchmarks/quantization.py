@@ -69,12 +69,12 @@ def by_layer(reference: Reference, ids: list[int]) -> list[float]:
         Session(bundle(quant=quant, quant_head="none", shard_limit=limit), precision="fp16")
         for quant, limit in (("none", "8MB"), (PROBED, "3MB"))  # a layer each
     )
-    shards, found = plain._runner._shards, []
-    assert len(shards) == len(probed._runner._shards) == plain.bundle.config.num_layers
-    for i, other in enumerate(probed._runner._shards):
-        own, shards[i] = shards[i], other
+    steps, found = plain._runner._steps, []
+    assert len(steps) == len(probed._runner._steps) == plain.bundle.config.num_layers
+    for i, other in enumerate(probed._runner._steps):
+        own, steps[i] = steps[i], other
         found.append(loss.measure(loss.fresh(plain), reference, ids, WINDOW).divergence)
-        shards[i] = own
+        steps[i] = own
     return found
 
 

@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 
-from ane_book import device
+from mlprogram import machine
 
 OWN = "{}.{}".format(*sys.version_info)
 OTHERS = [version for version in ("3.11", "3.12", "3.13") if version != OWN]
@@ -71,7 +71,7 @@ def as_it_is(folder: Path) -> Iterator[Way]:
 @kind("load", "four busy processes a core beside it")
 def load(folder: Path) -> Iterator[Way]:
     busy = [sys.executable, "-c", "while True: pass"]
-    processes = [subprocess.Popen(busy) for _ in range(4 * device.cores())]
+    processes = [subprocess.Popen(busy) for _ in range(4 * machine.cores())]
     try:
         yield Way()
     finally:

@@ -30,7 +30,7 @@ import tempfile
 import time
 
 from _kinds import KINDS, Kind, NotTried, Way
-from ane_book import device
+from mlprogram.machine import chip, cores, memory_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "research" / "measurements" / "machines.json"
@@ -207,9 +207,9 @@ def moment() -> dict[str, str]:
 
 
 def machine() -> str:
-    memory = (device.memory_bytes() or 0) / 2**30
+    memory = (memory_bytes() or 0) / 2**30
     kind = f"{platform.system()}, {platform.machine()}"
-    return f"{device.chip()}, {device.cores()} cores, {memory:.0f} GB of memory, {kind}"
+    return f"{chip()}, {cores()} cores, {memory:.0f} GB of memory, {kind}"
 
 
 def page(record: dict) -> str:

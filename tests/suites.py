@@ -18,15 +18,15 @@ ROOT = Path(__file__).resolve().parents[1]
 REST = "bundle cli conversion evidence models reference runtime sweep test_host.py test_progress.py"
 #: name -> what is installed: of this checkout, and tools of its tests; and where they are.
 SUITES = {
-    "executor": ("./mlprogram", "scipy", "mlprogram fuzz conformance"),
+    "executor": ("./mlprogram", "scipy hypothesis pillow", "mlprogram fuzz conformance"),
     "ane": ("./mlprogram", "", "ane"),
     "onnx": ("./mlprogram[onnx]", "onnxruntime", "onnx"),
     "coreai": ("./mlprogram[coreai]", "scipy", "coreai"),
-    "ane_book": ("./mlprogram .[test]", "", f"{REST} text weights"),
-    "serve": ("./mlprogram .[test] ./ane_serve[cluster]", "", "serve"),
-    "swift": ("./mlprogram .[test] ./ane_serve ./swift/tables", "", "swift"),
+    "ane_book": ("./mlprogram .[test] ./families", "", f"{REST} text weights"),
+    "serve": ("./mlprogram .[test] ./families ./ane_serve[cluster]", "", "serve"),
+    "swift": ("./mlprogram .[test] ./families ./ane_serve ./swift/tables", "", "swift"),
     "book": (
-        "./mlprogram .[book,test] ./ane_serve[cluster] ./swift/tables",
+        "./mlprogram .[book,test] ./families ./ane_serve[cluster] ./swift/tables",
         "",
         "book project research",
     ),

@@ -30,7 +30,6 @@ import hashlib
 import json
 import os
 from pathlib import Path
-import re
 import stat
 from typing import TYPE_CHECKING
 
@@ -39,16 +38,18 @@ from ane_book.bundle.evidence import (
     Level,
     LevelName,
     evidence_lock,
+    other_format,
     read_evidence,
     write_evidence,
 )
 from ane_book.bundle.manifest import FORMAT, Manifest
 from ane_book.bundle.npy import map_array, read_arrays
+from ane_book.bundle.parts import Embedding
 from ane_book.errors import (
     InvalidBundle,
     InvalidInput,
     UnsupportedModel,
-    printable,
+    first_fault,
     refuse_pointer,
 )
 from ane_book.options import Recipe
@@ -69,7 +70,6 @@ __all__ = [
     "seal",
 ]
 
-VERSION = int(FORMAT.split()[-1])
 MAX_MANIFEST = 1 << 24  # bytes; a thousand layers, each a package, need less
 
 #: The tasks of bundles: what such a model does, and the command for it.
@@ -153,25 +153,24 @@ class Bundle:
     @cached_property
     def embedding(self) -> np.ndarray:
         """The embedding (V, C), float16, memory-mapped."""
-        embedding = self.manifest.embedding
-        return map_array(self.path / embedding.file, embedding.shape, np.float16)
+        return self._table(self.manifest.embedding)
 
     @cached_property
     def per_layer(self) -> np.ndarray | None:
         """What tokens give to all layers (V, L * P), float16, memory-mapped; None without any."""
-        if (table := self.manifest.per_layer) is None:
-            return None
-        return map_array(self.path / table.file, table.shape, np.float16)
+        table = self.manifest.per_layer
+        return None if table is None else self._table(table)
 
     @cached_property
     def positions(self) -> np.ndarray | None:
         """An encoder's rows by place in a text (context, C), float16, memory-mapped; None without
         any."""
         vectors = self.manifest.vectors
-        if vectors is None or vectors.positions is None:
-            return None
-        positions = vectors.positions
-        return map_array(self.path / positions.file, positions.shape, np.float16)
+        table = None if vectors is None else vectors.positions
+        return None if table is None else self._table(table)
+
+    def _table(self, table: Embedding) -> np.ndarray:
+        return map_array(self.path / table.file, table.shape, np.float16)
 
     def golden(self) -> dict[str, np.ndarray]:
         """Read the reference results of PyTorch, by name.
@@ -259,10 +258,10 @@ class Bundle:
         sizes = regular_files(self.path)
         for name, size in self.manifest.files.items():
             if sizes.get(name) != size:
-                here = name in sizes
-                if here:
+                state = "is missing, or no regular file"
+                if name in sizes:
                     refuse_pointer(self.path / name, InvalidBundle)
-                state = f"has {sizes[name]:,} bytes" if here else "is missing, or no regular file"
+                    state = f"has {sizes[name]:,} bytes"
                 raise InvalidBundle(
                     f"{self.path / name} {state}; manifest.json says {size:,} bytes; convert the "
                     "model again"
@@ -288,24 +287,9 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    place = place.encode("unicode_escape").decode()[:100] or "the file"
-    if place == "format":
-        _refuse_version(path, first.get("input"))
-    message = printable(first["msg"])[:300]
-    raise InvalidBundle(f"{path}: {place}: {message}; convert the model again")
-
-
-def _refuse_version(path: Path, found: object) -> None:
-    """Raise InvalidBundle for a bundle of another version; `found` is its field `format`."""
-    match = re.fullmatch(r"ane-book bundle (\d{1,9})", found if isinstance(found, str) else "")
-    if match and int(match[1]) > VERSION:
-        raise InvalidBundle(
-            f"{path}: {found!r}, of a newer ane-book; this one reads {FORMAT!r}: update it, or "
-            f"convert the model again with it: `ane-book convert MODEL --out {path.parent} --force`"
-        )
-    raise InvalidBundle(
-        f"{path}: format: {str(found)[:40]!r} is not {FORMAT!r}; made by another version: "
-        f"`ane-book convert MODEL --out {path.parent} --force`"
-    )
+        first, what = error.errors(include_url=False)[0], first_fault(error)
+    mend = "convert the model again"
+    if first["loc"] == ("format",):
+        what = other_format(first["input"], FORMAT)
+        mend = f"{mend}: `ane-book convert MODEL --out {folder} --force`"
+    raise InvalidBundle(f"{path}: {what}; {mend}")

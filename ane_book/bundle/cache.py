@@ -109,17 +109,17 @@ def _recipe(bundle: Path) -> dict:
     return options
 
 
-def facts(found: list[Entry]) -> list[tuple[str, str, str, str]]:
+def rows(found: list[Entry]) -> list[tuple[str, str, str, str]]:
     """The rows of a table of entries: name, bytes, last use, recipe; the last has the sum."""
-    rows = []
+    lines = []
     for e in found:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(e.used))
         options = ", ".join(
             name if value is True else f"{name} {value}" for name, value in e.recipe.items()
         )
-        rows.append((e.path.name, f"{e.bytes:,} bytes", used, options))
+        lines.append((e.path.name, f"{e.bytes:,} bytes", used, options))
     total = sum(e.bytes for e in found)
-    return [*rows, (str(cache_folder()), f"{total:,} bytes", "", "")]
+    return [*lines, (str(cache_folder()), f"{total:,} bytes", "", "")]
 
 
 def delete(names: Iterable[str]) -> list[Entry]:
@@ -225,18 +225,12 @@ def _make(path: Path, made_of: dict[str, str], make: Callable[[Path], None]) -> 
 
 def _is_whole(path: Path) -> bool:
     """Whether a kept folder is complete, by the names and sizes of its files."""
-    sizes, files = regular_files(path), _files(path / "manifest.json")
-    return bool(files) and all(sizes.get(name) == size for name, size in files.items())
-
-
-def _files(file: Path) -> dict[str, int]:
-    """The files in the manifest of a kept folder, name -> bytes; {} if it cannot be read."""
     try:
-        fields = json.loads(file.read_bytes()) if file.is_file() else None
-    except (OSError, ValueError, RecursionError):
-        return {}
-    files = fields.get("files") if isinstance(fields, dict) else None
-    return files if isinstance(files, dict) else {}
+        files = json.loads((path / "manifest.json").read_bytes())["files"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    sizes = regular_files(path)
+    return bool(files) and all(sizes.get(name) == size for name, size in files.items())
 
 
 def recall(key: str) -> Path | None:

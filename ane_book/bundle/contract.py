@@ -1,8 +1,10 @@
-"""`check_packages`: check that the packages in a manifest fit each other and the contract."""
+"""`check_packages`: check that the packages in a manifest fit each other and the contract.
+
+Letters: C hidden size, T tokens of a call, S slots of the cache, V vocabulary.
+"""
 
 from typing import TYPE_CHECKING
 
-from ane_book.bundle.order import check_experts, check_order
 from ane_book.bundle.parts import FunctionSpec, Part
 from ane_book.layout import PER_LAYER, Tail
 
@@ -14,39 +16,35 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def check_packages(manifest: "Manifest") -> None:
-    """Check every function against the contract that `Manifest` states; raises ValueError."""
-    functions, texts = manifest.functions, manifest.task != "text-generation"
-    if texts:
-        fit = max(functions.values(), default=0) == manifest.context and not manifest.tiers
+    """Check every function against the contract of research/manifest.md; raises ValueError."""
+    _check_calls(manifest)
+    for part in manifest.packages:
+        _check_functions(manifest, part)
+    _check_order(manifest)
+    _check_experts(manifest.packages)
+    _check_task(manifest)
+    for name in manifest.names:
+        _check_types(manifest, name)
+
+
+def _check_calls(manifest: "Manifest") -> None:
+    """Check that calls of the functions fit the context and its tiers; raises ValueError."""
+    functions, tiers = manifest.functions, manifest.tiers
+    longest, block = max(functions.values(), default=0), functions.get("verify", 2)
+    if manifest.task != "text-generation":
+        fit = longest == manifest.context and not tiers
     else:
-        alone = functions.keys() == {"verify"}  # then every cache is a number of whole calls
-        fit = functions.get("verify", 2) >= 2 and manifest.tiers[-1:] == [manifest.context]
-        if alone:
-            fit = fit and not any(S % functions["verify"] for S in manifest.tiers)
+        fit = tiers[-1:] == [manifest.context] and block >= 2 and longest <= tiers[0]
+        if functions.keys() == {"verify"}:  # then every cache is a number of whole calls
+            fit = fit and not any(S % block for S in tiers)
         else:
             fit = fit and functions.get("decode") == 1 and functions.get("prefill", 0) >= 2
-        fit = fit and max(functions.values()) <= manifest.tiers[0]
     if not fit:
-        caches = f", caches of {manifest.tiers} slots" if manifest.tiers or not texts else ""
+        caches = f", caches of {tiers} slots" if tiers else ""
         raise ValueError(
             f"a context of {manifest.context}{caches} and functions of {functions} tokens do not "
             "fit"
         )
-    for part in manifest.packages:
-        _check_functions(manifest, part)
-    first = manifest.packages[0]
-    if not texts and any(function.slots is None for function in first.functions.values()):
-        raise ValueError(f"{first.package}: its functions say of no cache how many slots it has")
-    ends = {"hidden_out", "logits"} if manifest.tags else {"hidden_out"}
-    check_order(manifest.packages, manifest.files, ends)
-    check_experts(manifest.packages)
-    vectors, tags = manifest.task == "embedding", manifest.task == "token-classification"
-    if (manifest.vectors and not vectors) or (manifest.tags and not tags):
-        raise ValueError(f"vectors or tags are not of the task {manifest.task}")
-    _check_per_layer(manifest)
-    for name in manifest.names:
-        _check_types(manifest, name)
-    _check_encoder(manifest) if texts else _check_head(manifest)
 
 
 def _check_functions(manifest: "Manifest", part: Part) -> None:
@@ -64,25 +62,149 @@ def _check_functions(manifest: "Manifest", part: Part) -> None:
         raise ValueError(f"{part.package}: its functions keep different caches: {kept}")
 
 
+def _check_order(manifest: "Manifest") -> None:
+    """Check that layers come in order, each part of them after those before; raises ValueError."""
+    layer, mixed, ended = 0, False, True
+    for part in manifest.shards:
+        if part.layers is None:
+            raise ValueError(f"{part.package} says of no layers that it has them")
+        first, last = part.layers
+        if first != layer or last < first + (not mixed):  # what is behind experts may end it all
+            raise ValueError(f"{part.package}, layers {first} to {last}, is out of order")
+        end = "logits" if manifest.tags and part is manifest.packages[-1] else "hidden_out"
+        given = [f.outputs for f in part.functions.values()]
+        mixed, ended = (all(name in own for own in given) for name in ("gates", end))
+        layer = last if ended or mixed else layer
+    if not ended:
+        raise ValueError(f"no part ends layer {layer} by giving hidden_out, or logits of labels")
+
+
+def _check_experts(parts: list[Part]) -> None:
+    """Check that gates are followed by as many experts, in order; raises ValueError."""
+    number = count = 0
+    layers: tuple[int, int] | None = None
+    for part in [*parts, None]:
+        if part and part.part == "experts":
+            if (part.expert, part.layers) != (number, layers) or number == count:
+                raise ValueError(
+                    f"{part.package}, expert {part.expert} of layers {part.layers}, is out of "
+                    f"order; expected: {number} of {count}, of layers {layers}"
+                )
+            number += 1
+            continue
+        if number != count:
+            raise ValueError(f"layers {layers} have {number} experts, and gates for {count}")
+        if part:
+            gates = [f.outputs.get("gates") for f in part.functions.values()]
+            sizes = {(*gate.shape, 0, 0)[1] if gate else 0 for gate in gates}
+            number, count, layers = 0, max(sizes), part.layers
+            if len(sizes) > 1:
+                raise ValueError(f"{part.package}: functions with gates for {sorted(sizes)}")
+
+
+def _check_task(manifest: "Manifest") -> None:
+    """Check that there is what the task needs, and nothing of another one; raises ValueError."""
+    task, vectors, tags = manifest.task, manifest.vectors, manifest.tags
+    V, C = manifest.embedding.shape
+    first = [next(iter(part.functions.values())) for part in manifest.head]
+    outputs = [name for function in first for name in function.outputs]
+    logits = [f"logits_{i}" for i in range(len(outputs))]
+    if (vectors and task != "embedding") or (tags and task != "token-classification"):
+        raise ValueError(f"vectors or tags are not of the task {task}")
+    if task == "text-generation":
+        if outputs != ["token"] and (outputs != logits or sum(manifest.splits) != V):
+            raise ValueError(
+                f"the head gives {outputs}, {manifest.splits} rows of a vocabulary of {V}"
+            )
+    elif vectors is None:
+        if tags is None or outputs:
+            raise ValueError(
+                f"the task {task} needs vectors, with positions of {manifest.context, C} or none, "
+                "or tags and no head"
+            )
+    elif vectors.positions and vectors.positions.shape != (manifest.context, C):
+        raise ValueError(f"vectors with positions of {manifest.context, C} or none are needed")
+    elif vectors.default_prompt is not None and vectors.default_prompt not in vectors.prompts:
+        raise ValueError(f"default_prompt {vectors.default_prompt!r} is none of the prompts")
+    elif outputs not in ([], ["vector"]):
+        raise ValueError(f"the task {task} has no head that gives {outputs}")
+    elif (vectors.dimensions or 1) > manifest.vector_size:
+        raise ValueError(f"vectors of {manifest.vector_size} numbers, cut to {vectors.dimensions}")
+    if table := manifest.per_layer:
+        layers = manifest.shards[-1].span.stop if manifest.shards else 0
+        if task != "text-generation" or table.shape[0] != V or table.shape[1] % (layers or 1):
+            raise ValueError(
+                f"per_layer of {table.shape} does not go with {layers} layers and a vocabulary of "
+                f"{V} of the task {task}"
+            )
+
+
 def _check_types(manifest: "Manifest", name: str) -> None:
-    """Check a function's types in every part against the parts before it; raises ValueError."""
+    """Check a function's types in every part: each input is the host's, of an adapter, kept from
+    call to call, or given by a part before it; raises ValueError."""
     given: Shapes = {}  # by the parts of the same layers, or by those before them with `hidden_out`
-    layer_types = _layer_types if manifest.task == "text-generation" else _encoder_types
     for part in manifest.packages:
         function = part.functions.get(name) or part.functions[manifest.names[name]]
-        slots = slot_shapes(manifest, part)
-        if own_shape := manifest.per_layer_shape(part, function.tokens):
-            slots |= {PER_LAYER: own_shape}
-        wanted = {"head": _head_types, "experts": _expert_types}.get(part.part, layer_types)
-        for kind, types in wanted(manifest, function, given | slots).items():
-            types = types | slots if kind == "inputs" else types
+        own: Shapes = {key: type_.shape for key, type_ in function.outputs.items()}
+        for kind, expected in _contract(manifest, part, function, given).items():
             actual = {key: type_.shape for key, type_ in getattr(function, kind).items()}
-            if actual != types:
+            if actual != expected:
                 raise ValueError(
-                    f"{part.package}, {name!r}: {kind} {actual} do not fit; expected: {types}"
+                    f"{part.package}, {name!r}: {kind} {actual} do not fit; expected: {expected}"
                 )
-        own = {key: type_.shape for key, type_ in function.outputs.items()}
         given = handed(own) if "hidden_out" in own else given | own
+
+
+def _contract(
+    manifest: "Manifest", part: Part, function: FunctionSpec, given: Shapes
+) -> dict[str, Shapes]:
+    """The shapes that a part's function must have, for the names that it has."""
+    T, hidden = function.tokens, (1, manifest.embedding.shape[1], 1, function.tokens)
+    if part.part == "experts":
+        inputs: Shapes = {"x": hidden, "gate": (1, 1, 1, T)}
+        return {"inputs": inputs, "states": {}, "outputs": {"y": hidden}}
+    # Of what a part gives, these have fixed shapes, and all else (1, R, 1, T).
+    outputs: Shapes = {"hidden_out": hidden, "x": hidden, "token": (1, T)}
+    if manifest.tags:
+        outputs["logits"] = 1, len(manifest.tags.labels), 1, T
+    host: Shapes = {"hidden": hidden}
+    known, states = host, {}
+    if part.part == "layers":
+        host = _host(manifest, function)
+        known = given | host | slot_shapes(manifest, part)
+        if table := manifest.per_layer:  # P numbers of each layer
+            P = table.shape[1] // (manifest.shards[-1].span.stop or 1)
+            known[PER_LAYER] = len(part.span), P, 1, T
+    if part.part == "layers" and manifest.task == "text-generation":
+        call = function.call(manifest.layout)
+        for store in function.stores(manifest.layout):
+            if not store.is_state:
+                known[store.name] = store.shape(call)
+                outputs[f"new_{store.name}"] = store.new(call)
+            elif not isinstance(store.kind, Tail):
+                states[store.name] = store.shape(call)
+    rows = {n: (1, (*t.shape, 0, 0)[1], 1, T) for n, t in function.outputs.items()}
+    return {
+        "inputs": {n: known[n] for n in function.inputs if n in known},
+        "states": states,
+        "outputs": {n: outputs.get(n, shape) for n, shape in rows.items() if n not in host},
+    }
+
+
+def _host(manifest: "Manifest", function: FunctionSpec) -> Shapes:
+    """Shapes of the inputs that the host gives to a call of layers."""
+    C, T, S = manifest.embedding.shape[1], function.tokens, function.slots
+    host: Shapes = {"hidden": (1, C, 1, T)}
+    if manifest.task == "text-generation":
+        host |= {"position": (1,), "real": (1, 1, 1, T)}
+        masks = [*manifest.host.masks] if S else []
+    else:
+        masks = [*manifest.host.masks] or ["mask"]
+    host |= dict.fromkeys(masks, manifest.layout.input(T, (S or 0) + T))
+    for name, rotary in manifest.host.rotary.items():
+        table = manifest.layout.input(T, rotary.head_dim)
+        host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), table)
+    return host
 
 
 def slot_shapes(manifest: "Manifest", part: Part) -> Shapes:
@@ -95,130 +217,3 @@ def slot_shapes(manifest: "Manifest", part: Part) -> Shapes:
 def handed(outputs: dict) -> dict:
     """Of the outputs of a layer's last part, those that the next layers may take."""
     return {n: own for n, own in outputs.items() if n != "hidden_out" and not n.startswith("new_")}
-
-
-def _check_encoder(manifest: "Manifest") -> None:
-    """Check that an encoder has what its task needs, and nothing of a decoder."""
-    if manifest.task == "token-classification":
-        if manifest.tags is None:
-            raise ValueError(f"the task {manifest.task} needs tags")
-        if manifest.head or manifest.host.masks:
-            raise ValueError(f"the task {manifest.task} has no head or masks of the host")
-    else:
-        _check_vectors(manifest)
-
-
-def _check_vectors(manifest: "Manifest") -> None:
-    """Check how an encoder's columns become vectors; raises ValueError."""
-    vectors, wanted = manifest.vectors, (manifest.context, *manifest.embedding.shape[1:])
-    if vectors is None or (vectors.positions and vectors.positions.shape != wanted):
-        raise ValueError(
-            f"the task {manifest.task} needs vectors, with positions of {wanted} or none"
-        )
-    if vectors.default_prompt is not None and vectors.default_prompt not in vectors.prompts:
-        raise ValueError(f"default_prompt {vectors.default_prompt!r} is none of the prompts")
-    outputs = [own for part in manifest.head for own in next(iter(part.functions.values())).outputs]
-    if outputs not in ([], ["vector"]):
-        raise ValueError(f"the task {manifest.task} has no head that gives {outputs}")
-    if (vectors.dimensions or 1) > manifest.vector_size:
-        raise ValueError(f"vectors of {manifest.vector_size} numbers, cut to {vectors.dimensions}")
-
-
-def _check_per_layer(manifest: "Manifest") -> None:
-    """Check that the table of the layers' own inputs fits vocabulary and layers; raises
-    ValueError."""
-    table, layers = manifest.per_layer, manifest.shards[-1].span.stop if manifest.shards else 0
-    if table is None:
-        return
-    rows, columns = manifest.embedding.shape[0], table.shape[1]
-    if manifest.task != "text-generation" or table.shape[0] != rows or columns % (layers or 1):
-        raise ValueError(
-            f"per_layer of {table.shape} does not go with {layers} layers and a vocabulary of "
-            f"{rows} of the task {manifest.task}"
-        )
-
-
-def _check_head(manifest: "Manifest") -> None:
-    """Check that the head gives logits of the whole vocabulary, or a token; raises ValueError."""
-    first = [next(iter(part.functions.values())) for part in manifest.head]
-    tokens = [name for function in first for name in function.outputs]
-    logits = [f"logits_{i}" for i in range(len(tokens))]
-    V = manifest.embedding.shape[0]
-    if tokens != ["token"] and (tokens != logits or sum(manifest.splits) != V):
-        raise ValueError(f"the head gives {tokens}, {manifest.splits} rows of a vocabulary of {V}")
-
-
-def _host(manifest: "Manifest", function: FunctionSpec) -> Shapes:
-    """Shapes of the inputs that the host gives to a call."""
-    C, T, S = manifest.embedding.shape[1], function.tokens, function.slots
-    host: Shapes = {"hidden": (1, C, 1, T), "position": (1,), "real": (1, 1, 1, T)}
-    if S is not None:
-        host |= dict.fromkeys(manifest.host.masks, manifest.layout.input(T, S + T))
-    for name, rotary in manifest.host.rotary.items():
-        table = manifest.layout.input(T, rotary.head_dim)
-        host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), table)
-    return host
-
-
-def _layer_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> dict[str, Shapes]:
-    """The types that a decoder's layers must have, for the names that the function has."""
-    call, host = function.call(manifest.layout), _host(manifest, function)
-    stores, known = function.stores(manifest.layout), given | host
-    kept = {store.name: store for store in stores if not store.is_state}
-    inputs = {n: known[n] for n in function.inputs if n in known}
-    inputs |= {name: store.shape(call) for name, store in kept.items()}
-    outputs: Shapes = {n: t.shape for n, t in function.outputs.items() if n not in host}
-    outputs |= {f"new_{name}": store.new(call) for name, store in kept.items()}
-    if "hidden_out" in outputs:
-        outputs["hidden_out"] = host["hidden"]
-    states = {s.name: s.shape(call) for s in stores if s.is_state and not isinstance(s.kind, Tail)}
-    outputs |= _mixed(function, host["hidden"])
-    return {"inputs": inputs, "states": states, "outputs": outputs}
-
-
-def _mixed(function: FunctionSpec, hidden: tuple[int, ...]) -> Shapes:
-    """Shapes of a part's outputs for experts, if it has any."""
-    if (gates := function.outputs.get("gates")) is None:
-        return {}
-    return {"x": hidden, "gates": (1, (*gates.shape, 0, 0)[1], *hidden[2:])}
-
-
-def _expert_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> dict[str, Shapes]:
-    """The types that an expert must have."""
-    hidden = _host(manifest, function)["hidden"]
-    inputs = {"x": hidden, "gate": (1, 1, *hidden[2:])}
-    return {"inputs": inputs, "states": {}, "outputs": {"y": hidden}}
-
-
-def _encoder_types(
-    manifest: "Manifest", function: FunctionSpec, given: Shapes
-) -> dict[str, Shapes]:
-    """The types that a package of an encoder must have."""
-    T = function.tokens
-    hidden = 1, manifest.embedding.shape[1], 1, T
-    host: Shapes = {"hidden": hidden}
-    host |= dict.fromkeys(manifest.host.masks or ["mask"], (1, 1, T, T))
-    for name, rotary in manifest.host.rotary.items():
-        host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
-    inputs = host
-    if manifest.host.masks:  # layers of several kinds, of which a package may lack one
-        inputs = {n: own for n, own in host.items() if n == "hidden" or n in function.inputs}
-    outputs: Shapes = {"hidden_out": hidden}
-    last = manifest.packages[-1].functions.values()
-    if manifest.tags and any(function is own for own in last):
-        outputs = {"logits": (1, len(manifest.tags.labels), 1, T)}
-    if "gates" in function.outputs or "y" in function.inputs:  # around experts
-        inputs = {n: shape for n, shape in (host | given).items() if n in function.inputs}
-    if "gates" in function.outputs:
-        own = {name: t.shape for name, t in function.outputs.items() if name not in host}
-        outputs = own | _mixed(function, hidden)
-    return {"inputs": inputs, "states": {}, "outputs": outputs}
-
-
-def _head_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> dict[str, Shapes]:
-    """The types that a package of the head must have."""
-    T, hidden = function.tokens, (1, manifest.embedding.shape[1], 1, function.tokens)
-    outputs: Shapes = {}
-    for name, type_ in function.outputs.items():
-        outputs[name] = (1, T) if name == "token" else (1, (*type_.shape, 0, 0)[1], 1, T)
-    return {"inputs": {"hidden": hidden}, "outputs": outputs}

@@ -13,16 +13,18 @@ pass to any failure. `STRENGTH` has what makes a measurement stronger.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 import datetime
+from importlib.metadata import PackageNotFoundError, version
 import json
 import os
 from pathlib import Path
+import platform
 import stat
 import sys
 from typing import Annotated, Final, Literal
 
-from ane_book.errors import InvalidBundle, first_fault
+from ane_book.errors import InvalidBundle, first_fault, printable
 from mlprogram.files import written_whole
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -32,6 +34,7 @@ if sys.platform != "win32":
 
 FORMAT: Final = "ane-book evidence 1"
 MAX_BYTES = 1 << 20
+TOOLS = ("ane-book", "mlprogram", "coremltools", "torch", "numpy")  # what measures
 LevelName = Literal["L0", "L1", "L2", "L3"]
 MEASURED_BY: dict[LevelName, str] = {
     "L0": "ane-book check BUNDLE",
@@ -100,6 +103,32 @@ class Level(_EvidenceRecord):
         return [figure if isinstance(figure, int | float) else 0 for figure in figures]
 
 
+def level(passed: bool, reason: str, figures: dict, machine: dict[str, str] | None = None) -> Level:
+    """A level that was measured just now."""
+    return Level(
+        status="passed" if passed else "failed",
+        reason=reason[:2000],
+        figures=figures,
+        tools=versions(),
+        machine=machine or {},
+        date=datetime.datetime.now(datetime.UTC).date(),
+    )
+
+
+def no_level(reason: str) -> Level:
+    """A level that was not measured, and why."""
+    return Level(status="unmeasured", reason=reason[:2000])
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes and measures here."""
+    found = {"python": platform.python_version()}
+    for name in TOOLS:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
 class Evidence(_EvidenceRecord):
     """All four levels of one bundle."""
 
@@ -162,3 +191,13 @@ def write_evidence(folder: Path, evidence: Evidence) -> None:
             unfinished.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise InvalidBundle(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def other_format(found: object, own: str) -> str:
+    """What is wrong with a file's `format` that is not our own, such as "ane-book bundle 6"."""
+    kind, _, version = own.rpartition(" ")
+    said = printable(str(found))[:40]
+    name, _, other = said.rpartition(" ")
+    if name == kind and other.isdecimal() and int(other) > int(version):
+        return f"{said!r}, of a newer ane-book: update it, since this one reads {own!r}"
+    return f"format {said!r} is not {own!r}"

@@ -81,15 +81,10 @@ class Part(Record):
 
     @property
     def span(self) -> range:
-        """Its layers, by number; ValueError for a head, which has none."""
+        """Its layers, by number, none for the last trunk; ValueError for a head."""
         if self.layers is None:
             raise ValueError(f"{self.package} has no layers")
         return range(*self.layers)
-
-    @property
-    def first_layer(self) -> int:
-        """The number of its first layer; L, the number of layers, for the last trunk."""
-        return self.span.start
 
     def called(self, function: str) -> str:
         """The name of one of the part's functions in its package."""

@@ -1,7 +1,6 @@
 """What `ane-serve`, a distribution of its own, adds to the command, and what is said without it."""
 
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -12,39 +11,23 @@ from mlprogram.extras import missing
 COMMANDS = {"serve": "serve", "bench": "bench_command"}  # functions of modules of these names
 
 
-@cache
-def _found() -> tuple[dict[str, Callable], str]:
-    """The commands of ane-serve by name; or none, and why it cannot be used, in one line."""
-    why = ""
+def served() -> tuple[dict[str, Callable], dict[str, str]]:
+    """The commands of ane-serve by name, and those that cannot be used, each with the reason."""
     try:
-        version = getattr(import_module("ane_serve"), "__version__", None)  # a bare folder has none
-        if version == __version__:
-            return {
-                name: getattr(import_module(f"ane_serve.cli.{name}"), function)
-                for name, function in COMMANDS.items()
-            }, ""
-        if version is not None:
-            why = f"ane-serve {version} does not go with ane-book {__version__}; "
-    except ImportError as error:
-        if error.name != "ane_serve" or not isinstance(error, ModuleNotFoundError):
-            why = f"ane-serve cannot be imported ({error}); "
-    return {}, missing(f"{why}to use it", "ane-serve", f"ane-serve=={__version__}")
-
-
-def served() -> dict[str, Callable]:
-    """The commands of ane-serve by name; none where it cannot be used."""
-    return _found()[0]
-
-
-def absent() -> dict[str, str]:
-    """The names of ane-serve's commands, where it cannot be used, and why not."""
-    commands, why = _found()
-    return {} if commands else {name: f"{name}: {why}" for name in COMMANDS}
+        return {
+            name: getattr(serving(f"cli.{name}"), function) for name, function in COMMANDS.items()
+        }, {}
+    except InvalidInput as error:
+        return {}, {name: f"{name}: {error}" for name in COMMANDS}
 
 
 def serving(module: str) -> Any:
     """A module of ane-serve; raises InvalidInput where it cannot be used."""
-    commands, why = _found()
-    if not commands:
-        raise InvalidInput(why)
-    return import_module(f"ane_serve.{module}")
+    try:
+        version = getattr(import_module("ane_serve"), "__version__", "unknown")  # of a bare folder
+        if version != __version__:
+            raise ImportError(f"version {version} does not go with ane-book {__version__}")
+        return import_module(f"ane_serve.{module}")
+    except ImportError as error:
+        why = f"ane-serve cannot be used ({error}); for it"
+        raise InvalidInput(missing(why, "ane-serve", f"ane-serve=={__version__}")) from None

@@ -1,51 +1,31 @@
-"""Read and write a conversation in a JSON file."""
+"""Read and write a conversation in a JSON file: its messages, as OpenAI's API has them."""
 
 import json
-import os
 from pathlib import Path
 import stat
-from typing import Final, Literal
+from typing import Literal
 
 from ane_book.errors import InvalidInput, first_fault
 from mlprogram.files import written_whole
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-FORMAT: Final = "ane-book chat 1"
 MOST = 1 << 24  # bytes
 
 
-class _ConversationRecord(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+class SavedMessage(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-
-class SavedMessage(_ConversationRecord):
-    role: Literal["user", "assistant"]
+    role: Literal["system", "user", "assistant"]
     content: str
 
 
-class Saved(_ConversationRecord):
-    """What is kept of a conversation: questions and answers in turns, and how they were made."""
-
-    format: Literal["ane-book chat 1"] = FORMAT
-    model: str = Field(max_length=1000)
-    system: str | None = None
-    messages: list[SavedMessage]
-
-    @model_validator(mode="after")
-    def _check(self) -> "Saved":
-        roles = [message.role for message in self.messages]
-        if roles != ["user", "assistant"] * (len(roles) // 2):
-            raise ValueError("messages are a question and its answer, and so on")
-        return self
-
-
-def read_conversation(path: Path) -> Saved:
-    """Read a file of `write_conversation`; raises InvalidInput for any other file."""
+def read_conversation(path: Path) -> list[dict[str, str]]:
+    """The messages in a file of `write_conversation`; raises InvalidInput for any other file."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MOST:
             raise InvalidInput(f"{path}: not a regular file of at most {MOST:,} bytes")
-        return Saved.model_validate_json(path.read_bytes())
+        messages = TypeAdapter(list[SavedMessage]).validate_json(path.read_bytes())
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}") from None
     except ValidationError as error:
@@ -53,35 +33,24 @@ def read_conversation(path: Path) -> Saved:
         raise InvalidInput(f"{path}: not a conversation that /save wrote: {why}") from None
     except ValueError as error:  # a path with a null character
         raise InvalidInput(f"{path}: {error}") from None
+    return [message.model_dump() for message in messages]
 
 
-def write_conversation(path: Path, saved: Saved) -> None:
-    """Write a conversation to a file that only its owner may read.
+def write_conversation(path: Path, messages: list[dict[str, str]]) -> None:
+    """Write messages to a file that only its owner may read.
 
     It replaces an older conversation, but no other file. Raises InvalidInput.
     """
-    text = json.dumps(saved.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(messages, indent=1, ensure_ascii=False) + "\n"
     try:
         if path.exists() or path.is_symlink():
-            _check_older(path)
-        _write(path, text.encode())
+            read_conversation(path)
+        with written_whole(path) as unfinished:
+            unfinished.touch(0o600, exist_ok=False)
+            unfinished.write_bytes(text.encode())
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}; it stays as it is: give another name") from None
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be written ({error.strerror})") from None
     except ValueError as error:  # a path with a null character, half a character in a text
         raise InvalidInput(f"{path}: cannot be written ({error})") from None
-
-
-def _check_older(path: Path) -> None:
-    """Raise InvalidInput if the path is anything but a conversation."""
-    try:
-        read_conversation(path)
-    except InvalidInput as error:
-        raise InvalidInput(f"{error}; it stays as it is: give another name") from None
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file atomically, readable only by its owner."""
-    with written_whole(path) as unfinished:
-        number = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(number, "wb") as file:
-            file.write(content)

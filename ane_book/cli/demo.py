@@ -5,15 +5,15 @@ What was not measured is labelled as unmeasured.
 
 from contextlib import closing
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from ane_book import __version__, device
+from ane_book import __version__
 from ane_book.cli import options
-from ane_book.cli.load import Opening, load
+from ane_book.cli.load import load
 from ane_book.cli.terminal import RECIPE, shown, statistics
 from ane_book.errors import printable
+from mlprogram import machine
 from mlprogram.cli.options import Precision
-import typer
 
 if TYPE_CHECKING:
     from ane_book.runtime import Session
@@ -30,16 +30,10 @@ HEADING = 24  # the columns of a line's heading
 COLOURS = {"passed": "green", "failed": "red", "unmeasured": "yellow"}
 
 
-@options.takes("Recipe", *RECIPE)
+@options.takes(options.Recipe, *RECIPE)
 def demo_command(
     recipe: dict,
     model: options.Model = "smollm2-135m-instruct",
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Show the prompt as the model gets it, and token ids.")
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show every package with its hash and functions.")
-    ] = False,
     precision: Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
@@ -51,14 +45,11 @@ def demo_command(
     """
     from rich.console import Console
 
-    how = Opening(precision=precision, backend=backend, force=force)
-    session = load(model, "text-generation", how, **recipe)
-    present(session, Console(file=sys.stdout, highlight=False), raw, verbose)
+    session = load(model, "text-generation", precision, backend, force, **recipe)
+    present(session, Console(file=sys.stdout, highlight=False))
 
 
-def present(
-    session: "Session", console: "Console", raw: bool = False, verbose: bool = False
-) -> None:
+def present(session: "Session", console: "Console") -> None:
     """Show a session at work. A console that records gets each answer at once, wrapped."""
     from ane_book.bundle.evidence import LEVELS
 
@@ -67,14 +58,14 @@ def present(
     _facts(console, [("runs on", where(session)), ("engine", _engine(session))])
     _title(console, "what runs")
     bundle.verify()  # raises where a byte is not as it was written
-    _facts(console, _packages(session, verbose))
+    _facts(console, _packages(session))
     _title(console, "what is known of it")
     for name, level in bundle.evidence.levels.items():
         status = f"{level.status}: {level.reason}"
         _facts(console, [(f"{name} {LEVELS[name]}", status)], COLOURS[level.status])
     for prompt in PROMPTS:
         console.print()
-        _answer(session, console, prompt, raw)
+        _answer(session, console, prompt)
     _title(console, "beside PyTorch")
     equal, total = golden_agreement(session)
     colour = "green" if equal == total else "yellow"
@@ -88,13 +79,13 @@ def where(session: "Session") -> str:
 
     backend = session.backend
     if isinstance(backend, CoreMLBackend):
-        return f"Core ML, compute units {backend.compute_units}, {device.chip()}"
+        return f"Core ML, compute units {backend.compute_units}, {machine.chip()}"
     precision = getattr(backend, "precision", "")
-    return f"the book's executor, {precision}, on the CPU ({device.chip()})"
+    return f"the book's executor, {precision}, on the CPU ({machine.chip()})"
 
 
 def _engine(session: "Session") -> str:
-    there, why = device.neural_engine()
+    there, why = machine.neural_engine()
     if not there:
         return f"unmeasured: no Neural Engine here ({why})"
     if session.backend.name != "coreml":
@@ -102,38 +93,24 @@ def _engine(session: "Session") -> str:
     return f"{why}; L2 below says whether it was measured"
 
 
-def _packages(session: "Session", verbose: bool) -> list[tuple[str, str]]:
-    """The bundle's packages, each with the hash of its weights, and the hash of the whole."""
+def _packages(session: "Session") -> list[tuple[str, str]]:
+    """The bundle's seal, and the bytes of its packages, each with the hash of its weights."""
     manifest = session.bundle.manifest
-    parts = [*dict.fromkeys(part.package for part in manifest.packages)]
     rows = [
         ("bundle", f"seal {manifest.seal[:16]}, {len(manifest.files)} files as they were written")
     ]
-    shown = parts if verbose or len(parts) <= 4 else parts[:3]
-    for package in shown:
+    for package in dict.fromkeys(part.package for part in manifest.packages):
         files = [name for name in manifest.files if name.startswith(f"{package}/")]
-        files.sort(key=lambda name: manifest.files[name])
-        for name in files if verbose else files[-1:]:
-            label = name.removeprefix(f"{package}/Data/com.apple.CoreML/")
-            size = f"{manifest.files[name] / 1e6:,.1f} MB"
-            rows.append((package, f"{label}, {size}, sha256 {manifest.sha256[name][:16]}"))
-        if verbose:
-            functions = ", ".join(f"{name} of {T}" for name, T in manifest.functions.items())
-            rows.append((package, f"functions: {functions} tokens"))
-    if left := len(parts) - len(shown):
-        rows.append(("", f"and {left} more; --verbose shows all"))
+        largest = max(files, key=lambda name: manifest.files[name])
+        label = largest.removeprefix(f"{package}/Data/com.apple.CoreML/")
+        size = f"{manifest.files[largest] / 1e6:,.1f} MB"
+        rows.append((package, f"{label}, {size}, sha256 {manifest.sha256[largest][:16]}"))
     return rows
 
 
-def _answer(session: "Session", console: "Console", prompt: str, raw: bool) -> None:
+def _answer(session: "Session", console: "Console", prompt: str) -> None:
     console.print(f"> {prompt}", style="bold", markup=False)
-    if raw:
-        ids = session.encode(prompt)
-        text = printable(session.tokenizer.decode(ids, skip_special_tokens=False))
-        console.print(text.replace("\n", "\\n"), style="dim", markup=False)
-        console.print(f"prompt {ids}", style="dim", markup=False)
-    stream = session.stream(prompt, max_tokens=TOKENS)
-    with closing(stream):
+    with closing(session.stream(prompt, max_tokens=TOKENS)) as stream:
         if console.record:
             console.print("".join(map(shown, stream)), markup=False)
         else:
@@ -141,10 +118,7 @@ def _answer(session: "Session", console: "Console", prompt: str, raw: bool) -> N
                 console.out(shown(piece), end="", highlight=False)
                 console.file.flush()
             console.print()
-    result = stream.finish()
-    if raw:
-        console.print(f"tokens {result.token_ids}", style="dim", markup=False)
-    console.print(statistics(result), style="cyan", markup=False)
+    console.print(statistics(stream.finish()), style="cyan", markup=False)
 
 
 def golden_agreement(session: "Session") -> tuple[int, int]:
@@ -165,19 +139,13 @@ def _title(console: "Console", text: str) -> None:
 
 
 def _facts(console: "Console", rows: list[tuple[str, str]], colour: str | None = None) -> None:
-    """Print headings with their text beside them, or below them on a narrow terminal."""
-    from rich.padding import Padding
+    """Print headings with their text beside them."""
     from rich.table import Table
     from rich.text import Text
 
-    narrow = console.width < 3 * HEADING
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(width=HEADING, style="dim", overflow="fold")
+    grid.add_column(style=colour, overflow="fold")
     for heading, text in rows:
-        if narrow:
-            console.print(Text(printable(heading), style="dim"))
-            console.print(Padding(Text(printable(text), style=colour or ""), (0, 0, 0, 2)))
-            continue
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(width=HEADING, style="dim", overflow="fold")
-        grid.add_column(style=colour, overflow="fold")
         grid.add_row(Text(printable(heading)), Text(printable(text)))
-        console.print(grid)
+    console.print(grid)

@@ -58,7 +58,7 @@ def cache_command(
         facts: dict = {"folder": str(cache.bundles()), "bundles": [], "compiled": [], "lowered": []}
         for one in kept:
             facts[one.kind].append(_entry(one))
-        show(lambda: facts, lambda: table(cache.facts(kept)), as_json)
+        show(lambda: facts, lambda: table(cache.rows(kept)), as_json)
         return
     lines = [f"deleted {entry.path.name}, {entry.bytes:,} bytes" for entry in removed]
     if lines or as_json:

@@ -27,13 +27,13 @@ def models_command(as_json: AsJson = False) -> None:
         return "\n\n".join([head, *(f"{m.name}\n{table(m.facts(), indent=2)}" for m in known)])
 
     dump = TypeAdapter(ReferenceModel).dump_python  # where it lies on this machine is no fact of it
-    facts = [dump(m, mode="json", exclude={"folder"}) | {"task": m.task} for m in known]
+    facts = [dump(m, mode="json", exclude={"folder"}) for m in known]
     show(lambda: facts, text, as_json)
 
 
 @options.takes(
-    "Recipe", "shard_limit", "quant", "quant_head", "partition", "context", "tiers", "experts",
-    "verify", "functions", "lora_slots",
+    options.Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "tiers",
+    "experts", "verify", "functions", "lora_slots",
 )  # fmt: skip
 def plan_command(
     model: options.Weights,
@@ -58,30 +58,27 @@ def plan_command(
     from mlprogram.tables import headed
 
     planned = ane_book.plan(model, **recipe)
-    lines = planned.facts() + ([] if chip is None else cost.facts(planned, chip))
-    memory = None if device is None else find_device(device)
-    if memory is not None:
+    lines, facts = planned.facts(), _json(planned)
+    if chip is not None:
+        lines += cost.rows(planned, chip)
+        if planned.head:
+            facts |= _predicted(planned, chip)
+    if device is not None:
+        memory = find_device(device)
         lines += memory.facts(planned.wired)
+        facts["device"] = memory.numbers(planned.wired)
     elif chip is not None:
-        lines += [
-            ("device", "memory unknown, a chip is sold with several sizes of memory: --device 16GB")
-        ]
-    cut = None if machines is None else serving("cluster.plan").split(planned, machines)
-    lines += [] if cut is None else cut.facts(chip)
-
-    def numbers() -> dict:
-        found = _numbers(planned)
-        if chip is not None and planned.head:
-            found |= _predicted(planned, chip)
-        if memory is not None:
-            found["device"] = memory.numbers(planned.wired)
-        return found if cut is None else found | {"machines": cut.numbers()}
-
+        unknown = "memory unknown, a chip is sold with several sizes of memory: --device 16GB"
+        lines.append(("device", unknown))
+    if machines is not None:
+        cut = serving("cluster.plan").split(planned, machines)
+        lines += cut.facts(chip)
+        facts["machines"] = cut.numbers()
     width = get_terminal_size((10_000, 24)).columns
-    show(numbers, lambda: headed(lines, width), as_json)
+    show(lambda: facts, lambda: headed(lines, width), as_json)
 
 
-def _numbers(planned: "Plan") -> dict:
+def _json(planned: "Plan") -> dict:
     """A plan in plain JSON values; sizes in bytes."""
     return {
         "architecture": planned.config.architecture,
@@ -106,18 +103,13 @@ def _numbers(planned: "Plan") -> dict:
 
 
 def _predicted(planned: "Plan", chip: str) -> dict:
-    """The prediction: both ends of each range, the claims behind it, each tier's rate by slots."""
-    from ane_book.evidence.cost import work_of
-    from ane_book.evidence.cost.quoted import quoted
+    """The prediction: both ends of each range, and each tier's rate by slots."""
+    from ane_book.evidence.cost import published, work_of
     from mlprogram.ane.cost import predict
     from mlprogram.ane.cost.model import not_predicted
 
     estimate = predict(work_of(planned), chip)
     rates = {S: predict(work_of(tier), chip).tokens_s for S, tier in planned.tiers.items()}
-    terms = [
-        {"what": term.what, "ms": [term.ms.low, term.ms.high], "evidence": term.evidence}
-        for term in estimate.terms
-    ]
     rate, ms = estimate.tokens_s, estimate.ms
     return {
         "predicted": {
@@ -125,8 +117,7 @@ def _predicted(planned: "Plan", chip: str) -> dict:
             "tokens_s": [rate.low, rate.high],
             "ms": [ms.low, ms.high],
             "tiers": {S: {"tokens_s": [tier.low, tier.high]} for S, tier in rates.items()},
-            "terms": terms,
             "not_predicted": not_predicted(),
         },
-        "published": quoted(planned, estimate.chip),
+        "published": published(planned, estimate.chip),
     }

@@ -4,14 +4,11 @@ from collections.abc import Callable
 from functools import wraps
 import inspect
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, get_type_hints
 
 from ane_book.errors import InvalidInput
+from ane_book.options import Recipe, RecipeOptions, Record, Sampling, SamplingOptions, checked
 import typer
-
-if TYPE_CHECKING:
-    from ane_book.options import Recipe, Sampling
 
 WEIGHTS = (
     "A reference model's name, a .gguf file, or a folder with config.json and safetensors, or with "
@@ -26,9 +23,6 @@ def names(incomplete: str) -> list[str]:
     return [name for name in known if name.startswith(incomplete)]
 
 
-Source = Annotated[
-    str, typer.Argument(help=f"{WEIGHTS}; or any .onnx graph.", autocompletion=names)
-]
 Weights = Annotated[str, typer.Argument(help=f"{WEIGHTS}.", autocompletion=names)]
 Model = Annotated[
     str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=names)
@@ -60,6 +54,8 @@ Draft = Annotated[
 Adapter = Annotated[
     Path | None,
     typer.Option(
+        exists=True,
+        file_okay=False,
         help="A LoRA adapter's folder, as PEFT writes it, for a bundle with --lora-slots.",
     ),
 ]
@@ -78,19 +74,8 @@ FLAGS = {
     "context": ("--context", "--max-seq-len"),
     "argmax_output": ("--argmax-output",),
 }
-TAKEN = "taken_fields"  # the attribute of a command that has what `takes` says
-TYPED = {"shard_limit": str, "tiers": str}  # "1GB", "128,256"
-
-
-def token_ids(text: str) -> list[int]:
-    """The token ids that a text lists; raises InvalidInput."""
-    try:
-        ids = [int(word) for word in text.split()]
-    except ValueError:
-        ids = []
-    if not ids:
-        raise InvalidInput("--tokens takes whole numbers, such as '151644 8948 198'")
-    return ids
+KINDS = get_type_hints(RecipeOptions) | get_type_hints(SamplingOptions)
+KINDS |= {"shard_limit": str, "tiers": str}  # as they are typed: "1GB", "128,256"
 
 
 def schema(text: str) -> str:
@@ -103,73 +88,42 @@ def schema(text: str) -> str:
         raise InvalidInput(f"--json-schema: {text[:80]!r} is no JSON object and no file") from None
 
 
-def given(**options) -> dict:
-    """The options that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
+def takes(record: type[Record], *names: str) -> Callable[[Callable], Callable]:
+    """Give a command these fields of a record as options, described as they are there.
 
-
-def takes(record: Literal["Recipe", "Sampling"], *names: str) -> Callable[[Callable], Callable]:
-    """Say of a command that it has these fields of a record as options; `with_taken` makes them.
-
-    The command gets the given ones as a dict, in its argument `recipe` or `sampling`.
+    The command gets those that are used as a dict, in its argument `recipe` or `sampling`.
     """
+    argument = record.__name__.lower()
 
     def decorate(command: Callable) -> Callable:
-        vars(command).setdefault(TAKEN, {})[record] = names
-        return command
+        @wraps(command)
+        def call(**arguments):
+            chosen = {name: arguments.pop(name) for name in names}
+            chosen = {name: value for name, value in chosen.items() if value is not None}
+            checked(record, chosen)  # before a model is converted
+            return command(**arguments, **{argument: chosen})
+
+        signature = inspect.signature(command)
+        own: list[inspect.Parameter] = [
+            each for name, each in signature.parameters.items() if name != argument
+        ]
+        added: list[inspect.Parameter] = [_parameter(record, name) for name in names]
+        vars(call)["__signature__"] = signature.replace(parameters=[*own, *added])
+        return call
 
     return decorate
 
 
-def with_taken(command: Callable) -> Callable:
-    """A command with the options that `takes` says, with the records' bounds and descriptions."""
-    for record, names in vars(command).get(TAKEN, {}).items():
-        command = _with_fields(command, record, names)
-    return command
-
-
-def _with_fields(command: Callable, record: str, names: tuple[str, ...]) -> Callable:
-    from ane_book import options
-
-    argument = record.lower()
-
-    @wraps(command)
-    def gather(**arguments):
-        chosen = given(**{name: arguments.pop(name) for name in names})
-        return command(**arguments, **{argument: chosen})
-
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for name, p in signature.parameters.items() if name != argument]
-    added = [_parameter(getattr(options, record), name) for name in names]
-    vars(gather)["__signature__"] = signature.replace(parameters=[*own, *added])
-    gather.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
-    return gather
-
-
-def _parameter(record: "type[Recipe] | type[Sampling]", name: str) -> inspect.Parameter:
+def _parameter(record: type[Recipe] | type[Sampling], name: str) -> inspect.Parameter:
     """A field as a parameter for typer, with None (not given) as its default."""
-    from annotated_types import Ge
-
     field = record.model_fields[name]
-    unsaid = field.default in (None, (), "") or field.default is False
-    default = "" if unsaid else f"  [default: {_said(field.default)}]"
-    help_text = f"{field.description}{default}"
-    bounds = [bound.ge for bound in field.metadata if isinstance(bound, Ge) and name not in TYPED]
-    least: Any = bounds[0] if bounds else None
-    option = typer.Option(*FLAGS.get(name, ()), help=help_text, min=least)
-    kind = TYPED.get(name) or _kind(field.annotation)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, keyword, default=None, annotation=Annotated[kind | None, option])
-
-
-def _kind(annotation):
-    """A field's type without its bounds, and without None."""
-    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
-    if get_origin(annotation) in (Union, UnionType) and len(kinds) == 1:
-        return _kind(kinds[0])
-    return _kind(kinds[0]) if get_origin(annotation) is Annotated else annotation
-
-
-def _said(default: object) -> str:
-    """A default as it would be typed."""
-    return "1GB" if default == 1_000_000_000 else str(default)
+    default = "1GB" if name == "shard_limit" else field.default
+    unsaid = default in (None, (), "") or default is False
+    said = "" if unsaid else f"  [default: {default}]"
+    option = typer.Option(*FLAGS.get(name, ()), help=f"{field.description}{said}")
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[KINDS[name] | None, option],
+    )

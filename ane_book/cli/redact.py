@@ -3,19 +3,19 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from io import BufferedReader
 import json
 import os
 from pathlib import Path
-import re
 import shutil
 import stat
 import sys
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, cast
 
 from ane_book.cli import options
-from ane_book.cli.load import Opening, load
-from ane_book.errors import InvalidInput, printable
+from ane_book.cli.load import load
+from ane_book.errors import InvalidInput
 from mlprogram.cli.commands import told_to_end
 from mlprogram.cli.options import Precision
 from mlprogram.files import written_whole
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 
 CHUNK = 1 << 16  # bytes to read at once
-
-#: ANSI colours for the kinds of spans, in the order in which they occur.
-COLOURS = (41, 42, 43, 44, 45, 46, 101, 102, 104, 105)
-RETURN = re.compile(r"\r(?=\n|\Z)")  # before a line feed, which may be in the next piece
 
 Show = Callable[[str, "Span | None"], str]
 Out = Annotated[
@@ -49,7 +45,7 @@ Context = Annotated[
 ]
 
 
-@options.takes("Recipe", "quant", "experts")
+@options.takes(options.Recipe, "quant", "experts")
 def redact(
     file: Annotated[str, typer.Argument(help="A text in UTF-8; - is stdin.")],
     recipe: dict,
@@ -57,9 +53,6 @@ def redact(
     out: Out = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each span instead.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the text with its spans marked instead.")
     ] = False,
     errors: Annotated[
         Literal["strict", "replace"],
@@ -75,14 +68,13 @@ def redact(
     All else stays, byte for byte. Long texts go in windows whose seams change nothing, and are
     written as soon as nothing that follows can change them: a call's tokens behind what was read.
     """
-    if as_json and dry_run:
-        raise typer.BadParameter("--json and --dry-run are two ways to show the same")
     name = "stdin" if file == "-" else file
     with _target(out) as target, _source(file) as source:
         _check(source, name, target, errors)  # before a model is converted
-        how = Opening(precision=precision, backend=backend, force=force)
-        tagger = load(model, "token-classification", how, context=context, **recipe)
-        show = _row if as_json else _marks(target) if dry_run else _replaced
+        tagger = load(
+            model, "token-classification", precision, backend, force, context=context, **recipe
+        )
+        show = _row if as_json else _replaced
         counts = _rewrite(tagger, source, name, target, errors, show)
     listed = "".join(f", {count:,} {label}" for label, count in counts.most_common())
     print(f"{counts.total():,} span{'s' * (counts.total() != 1)}{listed}", file=sys.stderr)
@@ -128,36 +120,8 @@ def _row(text: str, span: "Span | None") -> str:
     """A line of JSON for a span."""
     if span is None:
         return ""
-    row = {
-        "label": span.label,
-        "start": span.start,
-        "end": span.end,
-        "byte_start": span.byte_start,
-        "byte_end": span.byte_end,
-        "score": round(span.score, 6),
-        "text": text,
-    }
+    row = asdict(span) | {"score": round(span.score, 6), "text": text}
     return json.dumps(row) + "\n"
-
-
-def _marks(target: BinaryIO) -> Show:
-    """A renderer that marks spans: in colours on a terminal, else as [kind: text]."""
-    from ane_book.runtime.tags import ESCAPED
-
-    colours = target.isatty() and not os.environ.get("NO_COLOR")
-    colours = colours and os.environ.get("TERM") != "dumb"
-    kinds: dict[str, int] = {}
-
-    def show(text: str, span: "Span | None") -> str:
-        text = ESCAPED.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", text)
-        text = printable(RETURN.sub("", text))
-        if span is None:
-            return text
-        colour = COLOURS[kinds.setdefault(span.label, len(kinds)) % len(COLOURS)]
-        marks = (f"\x1b[{colour}m", "\x1b[0m") if colours else ("[", "]")
-        return f"{marks[0]}{printable(span.label)}: {text}{marks[1]}"
-
-    return show
 
 
 # --- what is read and written ---------------------------------------------------------------------

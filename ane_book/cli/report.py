@@ -2,24 +2,18 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from mlprogram.progress import progress_bar
 import typer
 
-if TYPE_CHECKING:
-    from ane_book.evidence.report import Report, Settings
 
+class ComputeUnits(StrEnum):
+    CPU_ONLY = "CPU_ONLY"
+    CPU_AND_GPU = "CPU_AND_GPU"
+    CPU_AND_NE = "CPU_AND_NE"
+    ALL = "ALL"
 
-Units = StrEnum(  # of a list, it would have the names in lower case
-    "Units",
-    {
-        "CPU_ONLY": "CPU_ONLY",
-        "CPU_AND_GPU": "CPU_AND_GPU",
-        "CPU_AND_NE": "CPU_AND_NE",
-        "ALL": "ALL",
-    },
-)
 
 HOW = (
     "To contribute it, open {page} and {file} and read them: they hold no path and no name of a "
@@ -38,7 +32,7 @@ def report_command(
     ] = "smollm2-135m-instruct",
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("ane-book-report"),
     units: Annotated[
-        list[Units] | None,
+        list[ComputeUnits] | None,
         typer.Option(help="Compute units to time.  [default: all that are here]"),
     ] = None,
     soak: Annotated[int, typer.Option(min=1, help="Predictions in a row on the engine.")] = 500,
@@ -57,24 +51,18 @@ def report_command(
 
     Of your own packages the report holds a hash, figures, and the names of functions and ops.
     """
+    import ane_book
     from ane_book.evidence.inspect import inspect_path
-    from ane_book.evidence.report import Settings, write
+    from ane_book.evidence.report import Settings, gather, write
     from ane_book.evidence.report.experiments import find_folder
 
     scripts, own = find_folder() if experiments else None, paths or []
-    settings = Settings(tuple(map(str, units or ())), soak, timeout, scripts)
+    settings = Settings(tuple(units or ()), soak, timeout, scripts)
     for path in own:
         inspect_path(path)  # what cannot be read is told before hours of measuring
     out.mkdir(parents=True, exist_ok=True)
-    file, page = write(_measured(model, own, settings), out)
-    print(f"{file}\n{page}\n\n{HOW.format(file=file.name, page=page.name)}")
-
-
-def _measured(model: str, own: list[Path], settings: "Settings") -> "Report":
-    """Measure a reference model, which is converted first, and the user's own packages."""
-    import ane_book
-    from ane_book.evidence.report import gather
-
     with progress_bar() as progress:
         made = [ane_book.convert(model, progress=progress).path] if model != "none" else []
-        return gather(made + own, settings, progress)
+        report = gather(made + own, settings, progress)
+    file, page = write(report, out)
+    print(f"{file}\n{page}\n\n{HOW.format(file=file.name, page=page.name)}")

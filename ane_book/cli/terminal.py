@@ -20,7 +20,7 @@ SAMPLING = (
 )  # fmt: skip
 
 
-def answer(session: "Session", prompt: str | list[int], options: dict) -> None:
+def answer(session: "Session", prompt: str, options: dict) -> None:
     """Print the answer to one prompt, then statistics. options: those of `stream`."""
     stream = session.stream(prompt, **options)
     for piece in stream:

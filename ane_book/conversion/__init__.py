@@ -49,42 +49,26 @@ def convert(
     if not (recipe or out or source or force) and (bundle := kept(model)):
         cache.mark_used(bundle.path)
         return bundle
+    from ane_book.conversion.build import BundleBuilder
     from ane_book.conversion.quantize import scheme_warning
     from ane_book.conversion.recipe import make_recipe
+    from ane_book.models import read_config
 
     chosen = make_recipe(**recipe)  # refuses options that fit no model, before looking for weights
     if warning := scheme_warning(chosen.quant, chosen.quant_head):
         warnings.warn(warning, SchemeWarning, stacklevel=2)
     folder = None if out is None else Path(out)
-    return _convert(model, folder, source, dict(recipe), force, progress)
-
-
-def _convert(
-    model: str,
-    out: Path | None,
-    source: str | Path | None,
-    options: dict,
-    force: bool,
-    progress: "Progress",
-) -> Bundle:
-    """Do the work of `convert`; `options` are the fields of the recipe as they were given."""
-    from ane_book.conversion.encoder import BUILDERS
-    from ane_book.conversion.recipe import make_recipe
-    from ane_book.models import find, read_config
-
-    if out is not None:
-        with telling(out, ELSEWHERE):
-            check_place(out)
+    if folder is not None:
+        with telling(folder, ELSEWHERE):
+            check_place(folder)
     # Of a reference model: a second call then looks for no weights.
-    key = _key(model, options) if source is None and out is None else None
+    key = _key(model, dict(recipe)) if source is None and out is None else None
     bundle = _recalled(key) if key and not force else None
     if bundle is None:
         name, weights = _open(model, source)
         config = read_config(weights.config())
-        fitted = make_recipe(config, **options)
-        kind = BUILDERS[find(config.architecture).task]
-        builder = kind(name, weights, config, fitted, progress)
-        bundle = _build(builder, out, force)
+        builder = BundleBuilder(name, weights, config, make_recipe(config, **recipe), progress)
+        bundle = _build(builder, folder, force)
         if key:
             cache.remember(key, bundle.path)
     cache.mark_used(bundle.path)

@@ -20,22 +20,20 @@ from typing import Any
 from ane_book.bundle import Bundle, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
-from ane_book.bundle.parts import Embedding, Source, Tags, Tokenizer, Vectors
+from ane_book.bundle.parts import Embedding, Source, Tokenizer
 from ane_book.conversion.ahead import ahead
 from ane_book.conversion.encoding import Encoding, StoredEncoding, rounded
 from ane_book.conversion.golden import GoldenPass
-from ane_book.conversion.packages import adapters_of, part_of
+from ane_book.conversion.packages import adapters_of, part_of, tags_of, vectors_of
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.quantize.allotment import Allotment
 from ane_book.conversion.target import beside, exchange
 from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
-from ane_book.conversion.write.experts import Parted, expert_weights, write_expert
-from ane_book.conversion.write.head import write_head
-from ane_book.conversion.write.trunk import write_trunk
+from ane_book.conversion.write.experts import Pieces, write_expert
+from ane_book.conversion.write.head import write_head, write_pooled
 from ane_book.errors import OutOfSpace
-from ane_book.layout import CallShape
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
 from ane_book.models.base.architecture import TensorSpec
@@ -46,16 +44,23 @@ import numpy as np
 import torch
 
 KEEPS = "keeps the files and packages that are finished"
-PER_LAYER = "per_layer.npy"
 ROWS = 2048  # tokens whose inputs of all layers are computed at a time
 
 Progress = Callable[[str, int, int], None]  # description, steps done, steps in all
 
 
+def save_rows(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarray]) -> None:
+    """Write an array of fp16 in numpy's format, some rows at a time."""
+    header = {"descr": "<f2", "fortran_order": False, "shape": shape}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for rows in parts:
+            file.write(np.ascontiguousarray(rows).data)
+
+
 class BundleBuilder:
     """Builds one bundle in the folder `partial`, which then takes the place of `target`."""
 
-    golden_pass: type[GoldenPass] = GoldenPass
     config: Any  # an instance of its architecture's Config
 
     def __init__(
@@ -79,41 +84,16 @@ class BundleBuilder:
         self.done = 0
 
     @property
-    def vectors(self) -> Vectors | None:
-        """The manifest's `vectors`; None unless the model makes sentence vectors."""
-        return None
-
-    @property
-    def tags(self) -> Tags | None:
-        """The manifest's `tags`; None unless the model labels tokens."""
-        return None
-
-    @property
     def _per_layer(self) -> Embedding | None:
         """The manifest's `per_layer`; None unless layers have an input of their own."""
         if (table := self._outer.get("per_layer.table")) is None:
             return None
         V, columns = table.shape
-        return Embedding(file=PER_LAYER, shape=(V, columns))
-
-    @property
-    def calls(self) -> dict[str, CallShape]:
-        """The functions of packages that have layers, and the shape of a call of each."""
-        return self.recipe.calls
-
-    @property
-    def functions(self) -> dict[str, int]:
-        """The functions of a package without a cache: name -> T, the tokens that a call takes."""
-        return self.recipe.widths
-
-    def called(self, program: Program) -> dict[str, CallShape]:
-        """The functions of a program, and the shape of a call of each."""
-        plain = {name: CallShape(T) for name, T in self.functions.items()}
-        return self.calls if program.has_cache else plain
+        return Embedding(file="per_layer.npy", shape=(V, columns))
 
     @cached_property
     def golden(self) -> GoldenPass:
-        return self.golden_pass(self.config, self.recipe, self.partial, self.read)
+        return GoldenPass(self.config, self.recipe, self.partial, self.read)
 
     def work_in(self, folder: Path) -> None:
         """Set the folder of the unfinished bundle."""
@@ -146,9 +126,8 @@ class BundleBuilder:
     def _build(self) -> None:
         self._check_space()
         self._whole("tokenizer.json", lambda path: path.write_text(self.tokenizer.json, "utf-8"))
-        self._whole("embedding.npy", self.write_embedding)
-        if self._per_layer is not None:
-            self._whole(PER_LAYER, self.write_per_layer)
+        for name, write in self.tables.items():
+            self._whole(name, write)
         self._advance("embedding")
         self._prepare()
         self._write_layers()
@@ -208,25 +187,35 @@ class BundleBuilder:
     def _outer(self) -> dict[str, TensorSpec]:
         return find(self.config.architecture).outer(self.config)
 
-    def write_embedding(self, path: Path) -> None:
-        name = self._outer["embedding"].name
-        header = {"descr": "<f2", "fortran_order": False, "shape": self.source.shape(name)}
-        with path.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            for rows in self.encoding.rows(name):
-                file.write(rows.data)
+    @property
+    def tables(self) -> dict[str, Callable[[Path], None]]:
+        """What writes each of the host's tables that the model has, in order, by its file."""
+        writers = {
+            "embedding": ("embedding.npy", self._write_embedding),
+            "per_layer.table": ("per_layer.npy", self._write_per_layer),
+            "positions": ("positions.npy", self._write_positions),
+        }
+        return dict(own for name, own in writers.items() if name in self._outer)
 
-    def write_per_layer(self, path: Path) -> None:
+    def _write_embedding(self, path: Path) -> None:
+        name = self._outer["embedding"].name
+        save_rows(path, self.source.shape(name), self.encoding.rows(name))
+
+    def _write_per_layer(self, path: Path) -> None:
         """Write what every token gives to the layers, rows (V, L * P)."""
         own, table = self.plan.signatures[0].own, self._outer["per_layer.table"]
         assert own is not None, "what a model with such a table has"
         embedding = np.load(self.partial / "embedding.npy", mmap_mode="r")
-        file = np.lib.format.open_memmap(path, "w+", np.float16, table.shape)
-        at, given = 0, self.source.rows(table.name, ROWS)
-        for rows in own.rows(self.read, embedding, given):
-            file[at : at + len(rows)] = rounded(table.name, rows)
-            at += len(rows)
-        file.flush()
+        found = own.rows(self.read, embedding, self.source.rows(table.name, ROWS))
+        save_rows(path, table.shape, (rounded(table.name, rows) for rows in found))
+
+    def _write_positions(self, path: Path) -> None:
+        """Write the position embeddings, rows (P, C), with that of token type 0 added."""
+        names = [self._outer[part].name for part in ("positions", "types")]
+        positions, types = (self.source.tensor(name) for name in names)
+        first = self.config.skipped
+        rows = positions[first : first + self.recipe.context] + types[0]
+        save_rows(path, rows.shape, [rounded(names[0], rows)])
 
     @cached_property
     def _vocabulary(self) -> np.ndarray:
@@ -240,122 +229,112 @@ class BundleBuilder:
             at += len(rows)
         return whole
 
-    # --- layers -------------------------------------------------------------------------------
+    # --- packages -----------------------------------------------------------------------------
+
+    @cached_property
+    def pieces(self) -> dict[str, Pieces]:
+        """The lowered modules of each function of packages that have layers."""
+        calls = self.plan.functions(self.plan.shards[0])
+        return lower_blocks(self.config, self.recipe, calls)
+
+    def write(self, path: Path, program: Program, weights: Iterable[dict]) -> None:
+        """Write a package; weights: the state dict of each of its layers, or of a `Head` with each
+        of its parts of the vocabulary."""
+        config, recipe, layers = self.config, self.recipe, program.layers
+        if program.parts:
+            encoded = map(self.encoding.head, program.parts, weights)
+            write_head(path, config, recipe, self.plan.rows(program), encoded)
+        elif program in self.plan.pooled:
+            state = decoder.end_weights(config, "pooled", self.read)
+            write_pooled(path, config, self.plan.functions(program), state)
+        elif program.trunk is not None:
+            self._write_trunk(path, layers, weights)
+        elif program.expert is None:
+            ends = decoder.ends_of(config, layers, self.read)
+            encoded = map(self.encoding.layer, layers, weights)
+            write_shard(path, config, recipe, self.pieces, layers, encoded, ends)
+        else:
+            kind, scheme = self.plan.signatures.names[layers.start], find_scheme(recipe.quant)
+            names, (state,) = self.plan.functions(program), weights
+            parted = {name: self.pieces[name].parted[kind] for name in names}
+            write_expert(path, scheme, parted, layers.start, program.expert, state)
+
+    def _write_trunk(self, path: Path, layers: range, weights: Iterable[dict]) -> None:
+        """Write the end of a layer behind its experts, and the next up to its own, if any."""
+        parted, n, behind = next(iter(self.pieces.values())).parted, layers.start, None
+        kinds = self.plan.signatures.names
+        if n:
+            names = {*parted[kinds[n - 1]].behind.parameters.values()}
+            behind = decoder.block_weights(self.config, n - 1, self.read, names)
+        names = {*parted[kinds[n]].before.parameters.values()} if layers else set()
+        states = [{name: own[name] for name in own if name in names} for own in weights]
+        ends = decoder.ends_of(self.config, range(n, n), self.read)
+        write_shard(path, self.config, self.recipe, self.pieces, layers, states, ends, behind)
+
+    def _has(self, program: Program) -> bool:
+        return (self.partial / program.package).exists()
+
+    def _write_ahead(self, program: Program, weights: Iterator[dict]) -> None:
+        """Write a package; meanwhile a thread makes the next of its weights."""
+        with closing(ahead(weights)) as coming:  # or its thread outlives a failure
+            self._whole(program.package, partial(self.write, program=program, weights=coming))
+            for _ in coming:  # if the package was there, and the golden pass was not past it
+                pass
 
     def _write_layers(self) -> None:
         groups = self.plan.groups()
         done = [self._is_done(*group) for group in groups]
-        pieces = {} if all(done) else self.lower()
+        if not all(done):
+            _ = self.pieces  # now, as the progress says
         self._advance("lowering")
         for (layers, programs), exist in zip(groups, done, strict=True):
             if exist:
                 self._advance("layers", len(layers))
             elif programs[0].is_whole:
-                self._write_shard(layers, programs[0], pieces)
-            else:
-                self._write_pieces(layers, programs, pieces)
-
-    def lower(self) -> dict:
-        return lower_blocks(self.config, self.recipe, self.calls)
-
-    def _has(self, program: Program) -> bool:
-        return (self.partial / program.package).exists()
+                self._write_ahead(programs[0], self.states(layers, self.golden))
+            else:  # one layer, or what is behind the last
+                states = [*self.states(layers, self.golden)]
+                for program in programs:
+                    write = partial(self.write, program=program, weights=states)
+                    self._whole(program.package, write)
 
     def _is_done(self, layers: range, programs: list[Program]) -> bool:
         """Whether the programs of these layers are there, and the golden pass is past them."""
         passed = self.golden.file(layers.stop).exists() or (self.partial / "golden.npz").exists()
         return passed and all(map(self._has, programs))
 
-    def _states(self, layers: range) -> Iterator[dict]:
-        """Yield each layer's encoded state dict; the golden pass runs along."""
-        for layer, state in zip(layers, self.golden.layers(layers), strict=True):
-            yield self.encoding.layer(layer, state)
+    def states(self, layers: range, golden: GoldenPass | None = None) -> Iterator[dict]:
+        """Yield each layer's state dict; the golden pass, if given, runs along."""
+        alone = (decoder.block_weights(self.config, layer, self.read) for layer in layers)
+        for layer, state in zip(layers, golden.layers(layers) if golden else alone, strict=True):
+            yield state
             self._advance(f"layer {layer + 1} of {self.config.num_layers}")
 
-    def _write_shard(self, layers: range, program: Program, pieces: dict) -> None:
-        with closing(ahead(self._states(layers))) as weights:  # or its thread outlives a failure
-            self._whole(program.package, lambda path: self.shard(path, pieces, layers, weights))
-            for _ in weights:  # if the package was there, and the golden pass was not past it
-                pass
-
-    def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
-        """Write the package of some layers; `weights` yields the state dict of each."""
-        ends = decoder.ends_of(self.config, layers, self.read)
-        write_shard(path, self.config, self.recipe, pieces, layers, weights, ends)
-
-    def _write_pieces(self, layers: range, programs: list[Program], pieces: dict) -> None:
-        """Write one layer that is cut at its experts: a package for its trunk and each expert."""
-        state = dict(pair for layer in self._states(layers) for pair in layer.items())
-        for program in programs:
-            write = partial(self.piece, program=program, pieces=pieces, state=state)
-            self._whole(program.package, write)
-
-    def parted(self, pieces: dict, layer: int) -> dict[str, Parted]:
-        """The block of a layer, cut at its experts, for each function."""
-        kind = find(self.config.architecture).kinds(self.config)[layer]
-        return {name: pieces[name].parted[kind] for name in self.functions}
-
-    def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, torch.Tensor]) -> None:
-        """Write the trunk before a layer's experts; `state` is the state dict of that layer."""
-        states = self.behind(layer - 1, pieces) if layer else {}, state
-        ends = decoder.ends_of(self.config, range(layer, layer), self.read)
-        write_trunk(path, self.config, self.recipe, pieces, layer, states, ends)
-
-    def behind(self, layer: int, pieces: dict) -> dict[str, torch.Tensor]:
-        """The part of a layer's state dict that is used after its experts."""
-        names = next(iter(self.parted(pieces, layer).values())).behind.parameters.values()
-        return decoder.block_weights(self.config, layer, self.read, set(names))
-
-    def piece(self, path: Path, program: Program, pieces: dict, state: dict) -> None:
-        """Write a layer's trunk or one of its experts; `state` is the layer's state dict."""
-        if program.expert is None:
-            self.trunk(path, program.layers.start, pieces, state)
-            return
-        scheme, layer = find_scheme(self.recipe.quant), program.layers.start
-        weights = expert_weights(state, program.expert)
-        blocks = self.parted(pieces, layer)
-        write_expert(path, scheme, blocks, layer, program.expert, weights)
-
-    # --- head ---------------------------------------------------------------------------------
-
     def _write_head(self) -> None:
-        programs = self.plan.head
+        programs = self.plan.head + self.plan.pooled
         if (self.partial / "golden.npz").exists() and all(map(self._has, programs)):
             return
         for program in programs:
-            with closing(ahead(self.parts(program, golden=True))) as weights:
-                self._whole(program.package, partial(self.head, program=program, weights=weights))
-                for _ in weights:  # if the package was there
-                    pass
+            self._write_ahead(program, self.parts(program, self.golden))
         self._whole("golden.npz", self.golden.write)
 
-    def parts(self, program: Program, golden: bool) -> Iterator[dict[str, torch.Tensor]]:
+    def parts(self, program: Program, golden: GoldenPass | None = None) -> Iterator[dict]:
         """Yield the state dict of a `Head` with one part of the vocabulary, for each part that a
-        program of the head has; golden: the golden pass runs along."""
-        for number, rows in self.plan.rows(program).items():
-            weights = self._head_weights(number, rows)
+        program has; the golden pass, if given, runs along."""
+        norm = self._outer["norm"].name if program.parts else ""
+        for number, count in self.plan.rows(program).items():
+            first = sum(self.plan.splits[:number])
+            rows = slice(first, first + count)
+
+            def read(name: str, rows: slice = rows) -> np.ndarray:
+                if name == norm:
+                    return self.read(name)
+                return torch.from_numpy(self._vocabulary[rows]).float().numpy()
+
+            weights = decoder.head_weights(self.config, (count,), read)
             if golden:
-                self.golden.head((rows,), weights)
+                golden.head(count, weights)
             yield weights
-
-    def _head_weights(self, number: int, count: int) -> dict[str, torch.Tensor]:
-        """The state dict of a `Head` with a part of the vocabulary, of `count` rows."""
-        first = sum(self.plan.splits[:number])
-        rows = slice(first, first + count)
-
-        def read(name: str) -> np.ndarray:
-            if name == self._outer["norm"].name:
-                return self.read(name)
-            return torch.from_numpy(self._vocabulary[rows]).float().numpy()
-
-        return decoder.head_weights(self.config, (count,), read)
-
-    def head(self, path: Path, program: Program, weights: Iterable[dict]) -> None:
-        """Write a package of the head; `weights` is what `parts` yields for it."""
-        splits = self.plan.rows(program)
-        parts = ({number: rows} for number, rows in splits.items())
-        encoded = map(self.encoding.head, parts, weights)
-        write_head(path, self.config, self.recipe, splits, encoded)
 
     # --- manifest -----------------------------------------------------------------------------
 
@@ -365,7 +344,7 @@ class BundleBuilder:
 
     def _write_manifest(self, path: Path) -> None:
         config, programs, text = self.config, self.plan.programs, asdict(self.tokenizer)
-        packages = [part_of(self.partial, own, self.called(own)) for own in programs]
+        packages = [part_of(self.partial, own, self.plan.functions(own)) for own in programs]
         del text["json"]  # a file of its own
         hashes, sizes = self.journal.hashes(), regular_files(self.partial)
         manifest = Manifest(
@@ -378,8 +357,8 @@ class BundleBuilder:
             host=find(config.architecture).host(config),
             form=self.recipe.form,
             adapters=adapters_of(config, self.recipe.lora_slots),
-            vectors=self.vectors,
-            tags=self.tags,
+            vectors=vectors_of(config, self.recipe),
+            tags=tags_of(config),
             tokenizer=Tokenizer(**text),
             model=config.model_dump(),
             recipe=self.recipe,

@@ -39,38 +39,30 @@ def rounded(name: str, tensor: np.ndarray) -> np.ndarray:
 class Encoding:
     """Encodes weights by the schemes of the recipe alone; subclasses do otherwise.
 
-    file: what `prepare` writes into the bundle before the first program, "" for nothing.
+    file: what `prepare` writes into the bundle before the first program, "" for nothing; steps: how
+    often it reports.
     """
 
-    file = ""
+    file, steps = "", 0
     folder: Path  # of the unfinished bundle
 
     def __init__(self, source: WeightSource, plan: Plan):
         self.source, self.plan, self.config = source, plan, plan.config
 
-    @property
-    def steps(self) -> int:
-        """How often `prepare` reports."""
-        return 0
-
     def prepare(self, path: Path, report: Callable[[str], None]) -> None:
         """Write `file`, if any; the bundle's tokenizer and embedding are beside it already."""
-
-    def half(self, name: str) -> np.ndarray:
-        """A tensor in fp16, the dtype of a package."""
-        return rounded(name, self.values(name))
 
     def values(self, name: str) -> np.ndarray:
         """A tensor before it is rounded, in float32 and new."""
         return self.source.tensor(name)
 
     def rows(self, name: str) -> Iterator[np.ndarray]:
-        """`half` of a matrix, some rows at a time; that of a vocabulary may be larger than all
-        else."""
+        """A matrix in fp16, the dtype of a package, some rows at a time, since that of a vocabulary
+        may be larger than all else."""
         return (rounded(name, rows) for rows in self.source.rows(name, ROWS))
 
     def read(self, name: str) -> np.ndarray:
-        """The values of `half` in float32; torch converts them faster than numpy."""
+        """A tensor in float32, with the values of fp16; torch converts them faster than numpy."""
         values = self.values(name)  # becomes the result: new memory costs as much as rounding
         torch.from_numpy(values).copy_(torch.from_numpy(rounded(name, values)))
         return values
@@ -79,8 +71,8 @@ class Encoding:
         """A layer's state dict; a matrix that is encoded already is an `Encoded`."""
         return state
 
-    def head(self, splits: dict[int, int], weights: dict) -> dict:
-        """The same for a `Head` with these parts of the vocabulary: number -> rows."""
+    def head(self, number: int, weights: dict) -> dict:
+        """The same for a `Head` with one part of the vocabulary, by its number."""
         return weights
 
     def finish(self) -> None:
@@ -113,7 +105,7 @@ class StoredEncoding(Encoding):
         return super().values(name) if stored is None else stored.halved()
 
     def rows(self, name: str) -> Iterator[np.ndarray]:
-        yield self.half(name)
+        yield rounded(name, self.values(name))
 
     def _keeps(self, name: str) -> bool:
         """Whether the recipe keeps a tensor's integers; a tied embedding goes by `quant_head`."""
@@ -129,27 +121,21 @@ class StoredEncoding(Encoding):
         for name, parts in self._architecture.parameters(self.config, kind).items():
             names = [f"{self._layers}.{layer}.{part.name}" for part in parts]
             whole = joined([self.source.integers(name) for name in names])
-            if whole is not None and all(map(_as_it_is, parts)):
+            # A parameter is stored tensors as they are: no rows repeated, scaled or reordered.
+            plain = all(part == TensorSpec(part.name, part.shape) for part in parts)
+            if whole is not None and plain:
                 stored[name] = Encoded.stored(whole)
         return state | stored
 
-    def head(self, splits: dict[int, int], weights: dict) -> dict:
-        keeps = self.plan.recipe.quant_head == STORED
-        whole, stored = self._vocabulary if keeps else None, {}
-        if whole is not None:
-            start = sum(self.plan.splits[: min(splits)])
-            for number, rows in enumerate(splits.values()):
-                stored[f"parts.{number}.weight"] = Encoded.stored(whole.rows(start, start + rows))
-                start += rows
-        return weights | stored
+    def head(self, number: int, weights: dict) -> dict:
+        whole = self._vocabulary if self.plan.recipe.quant_head == STORED else None
+        if whole is None:
+            return weights
+        start = sum(self.plan.splits[:number])
+        part = whole.rows(start, start + self.plan.splits[number])
+        return weights | {"parts.0.weight": Encoded.stored(part)}
 
     @cached_property
     def _vocabulary(self) -> Integers | None:
         """The head's matrix as integers, which its parts share."""
         return self.source.integers(self._head)
-
-
-def _as_it_is(part: TensorSpec) -> bool:
-    """Whether a parameter is a source tensor as it is: no rows repeated, scaled or reordered."""
-    plain = (part.repeat, part.times, part.plus, part.pairs) == (1, 1.0, 0.0, 0)
-    return plain and part.half is None and part.tap is None

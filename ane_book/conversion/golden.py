@@ -1,21 +1,22 @@
 """Golden numbers: PyTorch's results for the same weights, computed while layers are converted.
 
 Conversion reads every layer once; as soon as a layer is read, it also runs on the golden tokens in
-float32. Between two programs the hidden state is kept in a file, from which an interrupted
-conversion goes on. Where experts are programs, their inputs and outputs are recorded as well.
+float32, which for an encoder are one text. Between two programs the hidden state is kept in a file,
+from which an interrupted conversion goes on. Where experts are programs, their inputs and outputs
+are recorded as well.
 
-Letters: C hidden size, E experts, L layers, T golden tokens, S slots of the cache, V vocabulary.
+Letters: C hidden size, E experts, L layers, N labels, T golden tokens, S slots of the cache, V
+vocabulary.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ane_book.host import Host, causal_mask, per_layer_columns
+from ane_book.host import causal_mask, per_layer_columns, pool
 from ane_book.layout import PER_LAYER, CallShape
-from ane_book.models import DecoderConfig, find
+from ane_book.models import find
 from ane_book.models.base import decoder
 from ane_book.models.base.experts.layers import Mixture
 from ane_book.models.base.signature import MaskInput
@@ -37,15 +38,6 @@ def loaded(make: Callable[[], Made], weights: dict[str, Tensor]) -> Made:
     return module
 
 
-def end_module(
-    config: DecoderConfig, end: str, read: Callable[[str], np.ndarray]
-) -> nn.Module | None:
-    """One of `Architecture.ends` with its weights; None without one."""
-    weights = decoder.end_weights(config, end, read)
-    ends = find(config.architecture).ends
-    return loaded(lambda: ends(config)[end], weights) if weights else None
-
-
 class GoldenPass:
     """Runs the golden tokens through the layers of one conversion.
 
@@ -62,7 +54,9 @@ class GoldenPass:
         read: Callable[[str], np.ndarray],
     ):
         self.config, self.recipe, self.folder, self.read = config, recipe, folder, read
-        self.signatures = find(config.architecture).signatures(config)
+        self._architecture = find(config.architecture)
+        self.signatures = self._architecture.signatures(config)
+        self._host = self._architecture.host(config)
         self._logits: list[Tensor] = []  # of the last token, for each part of the vocabulary
         self._best: list[tuple[Tensor, Tensor]] = []  # of every token, the largest and its place
 
@@ -74,24 +68,39 @@ class GoldenPass:
 
     def layers(self, layers: range) -> Iterator[dict[str, Tensor]]:
         """Run each layer and yield its state dict; at the end, save the hidden state to disk."""
-        values, architecture = self._values(layers.start), find(self.config.architecture)
-        if layers.start == 0 and (first := end_module(self.config, "first", self.read)):
-            with torch.inference_mode():
-                values = {"hidden": first(values["hidden"])}
+        values = self._values(layers.start)
+        if layers.start == 0:
+            values["hidden"] = self._after_end("first", values["hidden"])
         for layer in layers:
-            state = decoder.block_weights(self.config, layer, self.read)
-            kind = self.signatures.names[layer]
-            block = loaded(partial(architecture.block, self.config, kind), state)
-            with torch.inference_mode(), _listening(block, self.folder, layer):
+            block, state = self._block(layer)
+            _listen(block, self.folder, layer)
+            with torch.inference_mode():
                 values = self._step(block, values, layer)
             yield state
-        left = {n: values[n] for n in ("hidden", *self.signatures.handed(layers.stop))}
-        values = self._ended(left, layers.stop)
+        values = {n: values[n] for n in ("hidden", *self.signatures.handed(layers.stop))}
+        # The last module of a tagger gives the labels' logits, which are no hidden state.
+        if layers.stop == self.config.num_layers and self._architecture.task == "embedding":
+            values["hidden"] = self._after_end("last", values["hidden"])
         final = self.file(layers.stop)
         unfinished = final.with_name(f"unfinished_{final.name}")
         arrays: dict[str, Any] = {name: value.numpy() for name, value in values.items()}
         np.savez(unfinished, **arrays)
         unfinished.rename(final)
+
+    def _block(self, layer: int) -> tuple[nn.Module, dict[str, Tensor]]:
+        """A layer's block, and the state dict whose tensors it holds."""
+        state = decoder.block_weights(self.config, layer, self.read)
+        block, kind = self._architecture.block, self.signatures.names[layer]
+        return loaded(partial(block, self.config, kind), state), state
+
+    def _after_end(self, end: str, hidden: Tensor) -> Tensor:
+        """What one of `Architecture.ends` makes of the hidden state; without one, the same."""
+        weights = decoder.end_weights(self.config, end, self.read)
+        if not weights:
+            return hidden
+        module = loaded(lambda: self._architecture.ends(self.config)[end], weights)
+        with torch.inference_mode():
+            return module(hidden)
 
     def _step(self, block: nn.Module, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
         """Run a layer's block; returns the next one's inputs: `hidden` (1, C, 1, T), and the values
@@ -105,10 +114,6 @@ class GoldenPass:
         hidden, *made = result if isinstance(result, tuple) else (result,)
         given = zip(signature.given, made[len(signature.keeps) :], strict=True)
         return values | {"hidden": hidden} | dict(given)
-
-    def _ended(self, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
-        """What the programs that end before a layer give, of the values that its block takes."""
-        return values
 
     def file(self, layer: int) -> Path:
         """The file that keeps the inputs of a layer, computed by the layers before it."""
@@ -127,11 +132,9 @@ class GoldenPass:
         """The scaled embeddings of T tokens, (1, C, 1, T), as the host gives them to the model."""
         embedding = np.load(self.folder / "embedding.npy", mmap_mode="r")
         rows = embedding[tokens].astype(np.float32) * self._host.embedding_scale  # (T, C)
+        if "positions" in self._architecture.outer(self.config):
+            rows += np.load(self.folder / "positions.npy")[: len(tokens)]
         return torch.from_numpy(rows.T[None, :, None, :].copy())  # (1, C, 1, T)
-
-    @property
-    def _host(self) -> Host:
-        return find(self.config.architecture).host(self.config)
 
     @property
     def _call(self) -> CallShape:
@@ -140,12 +143,18 @@ class GoldenPass:
     @cached_property
     def _feeds(self) -> dict[str, Tensor]:
         """What the host gives to a call at position 0."""
-        T, S, host = self.recipe.golden_tokens, self.recipe.context, self._host
-        arrays = host.tables(np.arange(T), S) | {"real": np.ones((1, 1, 1, T), np.float32)}
-        for name, given in self.signatures.host().items():
-            if isinstance(given, MaskInput):
-                mask = causal_mask(0, T, S, host.masks[name])
-                arrays[name] = np.tile(mask, (1, 1, given.often(self._call), 1))
+        T, S = self.recipe.golden_tokens, self.recipe.context
+        arrays = self._host.tables(np.arange(T), S)
+        if self._architecture.task == "text-generation":
+            arrays["real"] = np.ones((1, 1, 1, T), np.float32)
+            for name, given in self.signatures.host().items():
+                if isinstance(given, MaskInput):
+                    mask = causal_mask(0, T, S, self._host.masks[name])
+                    arrays[name] = np.tile(mask, (1, 1, given.often(self._call), 1))
+        else:
+            tagger = self._architecture.task == "token-classification"
+            window = self.config.sliding_window if tagger else None
+            arrays |= self._host.text_masks([T], T, window, self._architecture.causal)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     @cached_property
@@ -154,15 +163,15 @@ class GoldenPass:
         rows = np.load(self.folder / "per_layer.npy", mmap_mode="r")[self.tokens]  # (T, L * P)
         return torch.from_numpy(per_layer_columns(rows, self.config.num_layers).astype(np.float32))
 
-    def head(self, splits: tuple[int, ...], weights: dict[str, Tensor]) -> None:
-        """Compute the logits of the next parts of the vocabulary, and keep what `_results` needs of
+    def head(self, rows: int, weights: dict[str, Tensor]) -> None:
+        """Compute the logits of the next rows of the vocabulary, and keep what `_results` needs of
         them; `weights`: of their `Head`."""
-        head = loaded(partial(decoder.Head, self.config, splits), weights)
+        head = loaded(partial(decoder.Head, self.config, (rows,)), weights)
         with torch.inference_mode():
-            for logits in head(self._hidden(self.config.num_layers)):  # (1, V_i, 1, T) each
-                largest, place = logits[0, :, 0].max(dim=0)
-                self._best.append((largest, place + sum(map(len, self._logits))))
-                self._logits.append(logits[0, :, 0, -1].clone())  # or all tokens' would be kept
+            logits = head(self._hidden(self.config.num_layers))[0][0, :, 0]  # (V_i, T)
+            largest, place = logits.max(dim=0)
+            self._best.append((largest, place + sum(map(len, self._logits))))
+            self._logits.append(logits[:, -1].clone())  # or all tokens' would be kept
 
     def write(self, path: Path) -> None:
         """Write golden.npz; all layers and all parts of the vocabulary must have run."""
@@ -179,19 +188,23 @@ class GoldenPass:
             np.savez(file, tokens=self.tokens, hidden=states, **results)
 
     def _results(self) -> dict[str, np.ndarray]:
-        """The last token's logits (V,), and every token's likeliest next one (T,)."""
-        largest, tokens = (torch.stack(parts) for parts in zip(*self._best, strict=True))
-        argmax = tokens.gather(0, largest.argmax(dim=0)[None])[0]
-        return {"logits": torch.cat(self._logits).numpy(), "argmax": argmax.numpy()}
+        """Of a decoder the last token's logits (V,), and every token's likeliest next one (T,); of
+        a tagger the logits of all tokens (N, T); of other encoders a vector of length 1."""
+        if self._best:
+            largest, tokens = (torch.stack(parts) for parts in zip(*self._best, strict=True))
+            argmax = tokens.gather(0, largest.argmax(dim=0)[None])[0]
+            return {"logits": torch.cat(self._logits).numpy(), "argmax": argmax.numpy()}
+        hidden = self._hidden(self.config.num_layers)  # (1, C, 1, T)
+        if self._architecture.task == "token-classification":
+            return {"logits": self._after_end("last", hidden)[0, :, 0].numpy()}
+        column = torch.from_numpy(pool(hidden[0, :, 0].numpy(), self.config.pooling))
+        vector = self._after_end("pooled", column[None, :, None, None]).numpy().ravel()
+        return {"vector": vector / np.linalg.norm(vector)}
 
 
-@contextmanager
-def _listening(block: nn.Module, folder: Path, layer: int) -> Iterator[None]:
-    """While a block runs, record the inputs and outputs of its experts if they are programs."""
+def _listen(block: nn.Module, folder: Path, layer: int) -> None:
+    """Have a block record the inputs and outputs of its experts if they are programs."""
     mixture = getattr(block, "mixture", None)
-    if mixture is None or not mixture.apart:
-        yield
-        return
 
     def note(module: Mixture, inputs: tuple[Tensor, Tensor], y: Tensor) -> None:
         x, gates = inputs
@@ -201,11 +214,8 @@ def _listening(block: nn.Module, folder: Path, layer: int) -> Iterator[None]:
         arrays: dict[str, Any] = {n: value[0, :, 0].numpy() for n, value in tensors.items()}
         np.savez(folder / EXPERTS.format(f"{layer:03d}"), **arrays)
 
-    hook = mixture.register_forward_hook(note)
-    try:
-        yield
-    finally:
-        hook.remove()
+    if mixture is not None and mixture.apart:
+        mixture.register_forward_hook(note)
 
 
 def _heard(folder: Path) -> dict[str, np.ndarray]:

@@ -1,14 +1,27 @@
-"""The manifest's entries of packages that were written, and of their slots for an adapter."""
+"""The manifest's entries of what a conversion made: packages, slots for an adapter, what an
+encoder's host does."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ane_book.bundle.parts import Adapters, FunctionSpec, Part, Slot, Target, Type, called
+from ane_book.bundle.parts import (
+    Adapters,
+    Embedding,
+    FunctionSpec,
+    Part,
+    Slot,
+    Tags,
+    Target,
+    Type,
+    Vectors,
+    called,
+)
 from ane_book.conversion.plan import Program
 from ane_book.layout import CallShape
 from ane_book.models import find
 from ane_book.models.base.lora import targets
+from ane_book.options import Recipe
 from mlprogram.package.function import Function as Declared
 from mlprogram.package.reader import Package
 
@@ -30,6 +43,14 @@ def part_of(folder: Path, program: Program, functions: Mapping[str, CallShape]) 
     )
 
 
+def _types(function: Declared) -> dict[str, dict[str, Type]]:
+    """The types of a function's inputs, states and outputs."""
+    return {
+        kind: {n: Type(dtype=t.dtype, shape=t.shape) for n, t in getattr(function, kind).items()}
+        for kind in ("inputs", "states", "outputs")
+    }
+
+
 def adapters_of(config: Any, R: int) -> Adapters | None:
     """The manifest's entry of slots of rank R; None for 0."""
     if not R:
@@ -41,9 +62,26 @@ def adapters_of(config: Any, R: int) -> Adapters | None:
     return Adapters(rank=R, layers=find(config.architecture).checkpoint(config).layers, slots=slots)
 
 
-def _types(function: Declared) -> dict[str, dict[str, Type]]:
-    """The types of a function's inputs, states and outputs."""
-    return {
-        kind: {n: Type(dtype=t.dtype, shape=t.shape) for n, t in getattr(function, kind).items()}
-        for kind in ("inputs", "states", "outputs")
-    }
+def vectors_of(config: Any, recipe: Recipe) -> Vectors | None:
+    """The manifest's `vectors`; None unless the model makes vectors of texts."""
+    architecture = find(config.architecture)
+    if architecture.task != "embedding":
+        return None
+    positions = None
+    if "positions" in architecture.outer(config):
+        positions = Embedding(file="positions.npy", shape=(recipe.context, config.hidden_size))
+    return Vectors(
+        positions=positions,
+        pooling=config.pooling,
+        causal=architecture.causal,
+        prompts=config.prompts,
+        default_prompt=config.default_prompt,
+        dimensions=config.dimensions,
+    )
+
+
+def tags_of(config: Any) -> Tags | None:
+    """The manifest's `tags`; None unless the model labels tokens."""
+    if find(config.architecture).task != "token-classification":
+        return None
+    return Tags(labels=list(config.labels), window=config.sliding_window)

@@ -4,15 +4,12 @@ The parity check compares a bundle with these; conversion itself does not use th
 written to a folder of the caller's.
 """
 
-from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 
 from ane_book.bundle import Bundle
-from ane_book.conversion.encoder import BUILDERS, EncoderBuilder
+from ane_book.conversion.build import BundleBuilder
 from ane_book.errors import InvalidInput, WeightsNotFound
 from ane_book.models import read_config
-from ane_book.models.base.decoder import block_weights
 from ane_book.reference import reference_models
 from ane_book.weights import WeightSource, open_source
 from ane_book.weights.hub import find_weights
@@ -52,29 +49,22 @@ class Rebuild:
     """Repeats the conversion of a bundle piece by piece, in a folder."""
 
     def __init__(self, bundle: Bundle, source: WeightSource, folder: Path):
-        kind, config = BUILDERS[bundle.manifest.task], read_config(source.config())
-        self._bundle, self._folder = bundle, folder
-        self._builder = kind(bundle.manifest.name, source, config, bundle.recipe)
+        config = read_config(source.config())
+        self._folder = folder
+        self._builder = BundleBuilder(bundle.manifest.name, source, config, bundle.recipe)
         self._builder.work_in(folder)
-        self._builder.write_embedding(folder / "embedding.npy")  # a tied head reads it, too
-        self._encoding = self._builder.encoding
-
-    @cached_property
-    def _pieces(self) -> dict:
-        return self._builder.lower()
+        for name, write in self._builder.tables.items():  # a tied head reads one, too
+            write(folder / name)
 
     def golden(self) -> dict[str, np.ndarray]:
         """Compute the golden numbers with PyTorch; see `Bundle.golden`."""
-        builder, folder = self._builder, self._folder
-        if isinstance(builder, EncoderBuilder) and builder.vectors and builder.vectors.positions:
-            builder.write_positions(folder / "positions.npy")
+        builder, path = self._builder, self._folder / "golden.npz"
         for layers, _ in builder.plan.groups():
             for _ in builder.golden.layers(layers):
                 pass
         for program in builder.plan.head:
-            for _ in builder.parts(program, golden=True):
+            for _ in builder.parts(program, builder.golden):
                 pass
-        path = folder / "golden.npz"
         builder.golden.write(path)
         with np.load(path) as file:
             return dict(file)
@@ -84,27 +74,14 @@ class Rebuild:
         builder, path = self._builder, self._folder / name
         self._prepare()
         program = next(p for p in builder.plan.programs if p.package == name)
-        if program.parts:
-            builder.head(path, program, builder.parts(program, golden=False))
-        elif isinstance(builder, EncoderBuilder) and program in builder.plan.pooled:
-            builder.write_pooled(path)
-        elif program.is_whole:
-            builder.shard(path, self._pieces, program.layers, self._states(program.layers))
-        else:
-            states = self._states(program.layers)
-            state = dict(pair for layer in states for pair in layer.items())
-            builder.piece(path, program, self._pieces, state)
+        weights = builder.parts(program) if program.parts else builder.states(program.layers)
+        builder.write(path, program, weights)
         return path
 
     def _prepare(self) -> None:
         """Write the file that the encoding needs; a bit budget is calibrated all over again."""
-        name = self._encoding.file
-        if name and not (schemes := self._folder / name).exists():
+        encoding = self._builder.encoding
+        if encoding.file and not (schemes := self._folder / encoding.file).exists():
             tokenizer = self._folder / "tokenizer.json"
             tokenizer.write_text(self._builder.tokenizer.json, "utf-8")
-            self._encoding.prepare(schemes, lambda step: None)
-
-    def _states(self, layers: range) -> Iterator[dict]:
-        config, read = self._builder.config, self._builder.read
-        for layer in layers:
-            yield self._encoding.layer(layer, block_weights(config, layer, read))
+            encoding.prepare(schemes, lambda step: None)

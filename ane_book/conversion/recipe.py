@@ -1,13 +1,15 @@
 """Make the recipe of a conversion from its options, so that it fits the model."""
 
 from ane_book.bundle import Bundle
-from ane_book.conversion.quantize import find_scheme
+from ane_book.conversion.quantize import STORED, find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.lora import targets
 from ane_book.options import Recipe, checked
 
 BLOCK = 8  # tokens of the only function: as many as cost what one costs (claim `rows-eight`)
+#: The options of models that generate no text.
+OTHERS = {"context", "shard_limit", "head_rows", "quant", "partition", "experts"}
 
 
 def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
@@ -128,23 +130,17 @@ def _context(config: DecoderConfig | None, recipe: Recipe) -> int:
 
 def _refuse_generation(options: dict) -> None:
     """Raise InvalidInput for options that only text generation has."""
-    is_given = {
-        "kv": options.get("kv", "state") != "state",
-        "state_write": options.get("state_write", "update") != "update",
-        "prefill": options.get("prefill") is not None,
-        "verify": options.get("verify") is not None,
-        "functions": options.get("functions", "two") != "two",
-        "silu": options.get("silu", "native") != "native",
-        "form": options.get("form", "rows") != "rows",
-        "lora_slots": bool(options.get("lora_slots")),
-        "tiers": bool(options.get("tiers")),
-        "argmax_output": bool(options.get("argmax_output")),
-        "quant_head": options.get("quant_head") is not None,
-        "stored as quant": options.get("quant") == "stored",
-        "a budget as quant": str(options.get("quant")).startswith("auto"),
-    }
-    for option in (option for option, is_set in is_given.items() if is_set):
-        raise InvalidInput(f"{option} goes with models that generate text, and this one does not")
+    quant = str(options.get("quant"))
+    odd = [
+        name
+        for name, value in options.items()
+        if name in Recipe.model_fields.keys() - OTHERS
+        and value not in (None, Recipe.model_fields[name].default)
+    ]
+    odd += ["stored as quant"] if quant == STORED else []
+    odd += ["a budget as quant"] if quant.startswith("auto") else []
+    if odd:
+        raise InvalidInput(f"{odd[0]} goes with models that generate text, and this one does not")
 
 
 def hold_to(bundle: Bundle, options: dict) -> None:

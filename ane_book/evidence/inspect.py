@@ -4,11 +4,10 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ane_book.errors import InvalidInput, InvalidPackage
+from ane_book.errors import InvalidPackage
 from mlprogram.tables import table
 
 if TYPE_CHECKING:  # imported when needed: a package needs no pydantic, a bundle no protobuf
-    from ane_book.bundle import Bundle
     from ane_book.bundle.evidence import LevelName
 
 
@@ -17,64 +16,15 @@ def inspect_path(path: str | Path) -> dict:
 
     Raises InvalidBundle or InvalidPackage.
     """
+    from mlprogram.contents import inspect_package
+
     path = Path(path)
-    if is_bundle(path):
-        from ane_book.bundle import Bundle
-
-        return inspect_bundle(Bundle.open(path))
-    from mlprogram.contents import inspect_package
-
-    refuse_weights(path)
-    return inspect_package(path)
-
-
-def refuse_weights(path: Path) -> None:
-    """Raise InvalidPackage for weights, a file or a folder of them, and for an ONNX graph, with the
-    commands that take them, ready to paste."""
-    file = quote(str(path))
-    if path.suffix == ".onnx":
-        raise InvalidPackage(
-            f"{path}: an ONNX graph, not a package; `ane-book convert {file} --out "
-            "NAME.mlpackage` makes one of it, and without --out a bundle of a language model"
-        )
-    kinds = {one.suffix for one in path.iterdir()} if path.is_dir() else {path.suffix}
-    if kind := next((kind for kind in (".safetensors", ".gguf") if kind in kinds), None):
-        what = f"a folder of {kind} files" if path.is_dir() else f"a {kind} file"
-        raise InvalidPackage(
-            f"{path}: {what} holds weights, not a program; `ane-book plan {file}` shows what "
-            f"would be made of it, and `ane-book convert {file}` makes a bundle to inspect"
-        )
-
-
-def refuse_alone(path: Path) -> None:
-    """Raise InvalidPackage for weights as `refuse_weights` does, unless packages lie with them."""
-    from mlprogram.ane.laws import packages_of
-
-    try:
-        packages = packages_of(path)
-    except InvalidPackage:  # there are none
-        packages = [path]
-    if packages == [path]:
+    if not is_bundle(path):
         refuse_weights(path)
+        return inspect_package(path)
+    from ane_book.bundle import Bundle
 
-
-def refuse_bundle(path: Path) -> None:
-    """Raise InvalidInput for a bundle, with the packages that can be run instead of it."""
-    if is_bundle(path):
-        packages = sorted(folder.name for folder in path.glob("*.mlpackage"))
-        raise InvalidInput(f"{path} is a bundle: run one of its packages, {', '.join(packages)}")
-
-
-def is_bundle(path: Path) -> bool:
-    """Whether a folder is a bundle: it has manifest.json. A package's Manifest.json does not count,
-    even on a Mac, whose file system ignores case."""
-    return path.is_dir() and any(file.name == "manifest.json" for file in path.iterdir())
-
-
-def inspect_bundle(bundle: "Bundle") -> dict:
-    """The contents of the manifest, and a description of every package."""
-    from mlprogram.contents import inspect_package
-
+    bundle = Bundle.open(path)
     manifest = bundle.manifest
     packages = dict.fromkeys(part.package for part in manifest.packages)
     return {
@@ -88,6 +38,30 @@ def inspect_bundle(bundle: "Bundle") -> dict:
         "evidence": bundle.evidence.model_dump(mode="json")["levels"],
         "packages": [inspect_package(bundle.path / name) for name in packages],
     }
+
+
+def refuse_weights(path: Path) -> None:
+    """Raise InvalidPackage for weights, a file or a folder of them, and for an ONNX graph, with the
+    commands that take them, ready to paste."""
+    file = quote(str(path))
+    if path.suffix == ".onnx":
+        raise InvalidPackage(
+            f"{path}: an ONNX graph, not a package; `mlprogram convert {file} --out "
+            "NAME.mlpackage` makes one of it"
+        )
+    kinds = {one.suffix for one in path.iterdir()} if path.is_dir() else {path.suffix}
+    if kind := next((kind for kind in (".safetensors", ".gguf") if kind in kinds), None):
+        what = f"a folder of {kind} files" if path.is_dir() else f"a {kind} file"
+        raise InvalidPackage(
+            f"{path}: {what} holds weights, not a program; `ane-book plan {file}` shows what "
+            f"would be made of it, and `ane-book convert {file}` makes a bundle to inspect"
+        )
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a folder is a bundle: it has manifest.json. A package's Manifest.json does not count,
+    even on a Mac, whose file system ignores case."""
+    return path.is_dir() and any(file.name == "manifest.json" for file in path.iterdir())
 
 
 def report(facts: dict) -> str:

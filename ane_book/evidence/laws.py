@@ -1,12 +1,11 @@
 """L0: a bundle's packages against the laws of the Neural Engine (`mlprogram.ane.laws`)."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ane_book.errors import InvalidBundle, InvalidPackage
-from ane_book.evidence.inspect import is_bundle, refuse_alone
+from ane_book.evidence.inspect import is_bundle, refuse_weights
 from mlprogram.ane import laws
 from mlprogram.ane.laws import LawReport, Rule
 from mlprogram.ane.laws.rule import SEVERITIES
@@ -43,33 +42,31 @@ def check(
     try:
         return laws.check(path, rules, progress, own, together=is_bundle(path))
     except InvalidPackage:
-        refuse_alone(path)
+        if not any(path.glob("*.ml*")):  # of a folder with packages, it is one of them
+            refuse_weights(path)
         raise
 
 
 def _golden(path: Path) -> "Callable[[MLProgram], Inputs | None]":
     """What gives a program of a bundle the inputs of its golden tokens, with empty caches."""
     from ane_book.bundle import Bundle
-    from ane_book.evidence.parity.locate import golden_inputs
+    from ane_book.evidence.parity.locate import golden_programs
 
-    bundle = Bundle.open(path)
-    golden = cache(bundle.golden)
-    programs = {
-        (part.package, part.called(function)): (part, function)
-        for part in bundle.manifest.packages
-        for function in part.functions
+    known = {
+        (package.name, own): inputs
+        for package, own, _, inputs in golden_programs(Bundle.open(path))
     }
 
     def inputs(program: "MLProgram") -> Inputs | None:
-        found = programs.get((Path(program.package.path).name, program.name))
-        return None if found is None else golden_inputs(bundle, golden(), program, *found)
+        found = known.get((Path(program.package.path).name, program.name))
+        return None if found is None else program.random_inputs(0) | found(program)
 
     return inputs
 
 
 def laws_level(report: LawReport) -> "Level":
     """The evidence level L0 of a bundle: passed if there is no error."""
-    from ane_book.evidence.levels import level
+    from ane_book.bundle.evidence import level
 
     counts = {f"{severity}s": report.count(severity) for severity in SEVERITIES}
     broken = [found.rule.id for found in report.findings if found.severity == "error"]

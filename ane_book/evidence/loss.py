@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ane_book.errors import InvalidInput
-from ane_book.runtime.logprobs import log_softmax
+from ane_book.runtime.sampling import log_softmax
 import numpy as np
 
 Logits = Callable[[list[int]], np.ndarray]  # n token ids of a window -> logits (n, V)

@@ -13,11 +13,10 @@ from pathlib import Path
 import tempfile
 
 from ane_book.bundle import Bundle
-from ane_book.bundle.evidence import Level
+from ane_book.bundle.evidence import Level, level, no_level
 from ane_book.conversion import convert
 from ane_book.conversion.rebuild import source_of
 from ane_book.evidence import loss, original
-from ane_book.evidence.levels import level
 from ane_book.evidence.loss import Logits
 from ane_book.runtime import Session
 from ane_book.runtime.backends import MILBackend
@@ -43,13 +42,15 @@ def check_quality(
     """
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     if bundle.manifest.vectors is not None:
-        return _no("texts are compared by what comes next, and this model makes vectors or scores")
+        return no_level(
+            "texts are compared by what comes next, and this model makes vectors or scores"
+        )
     if bundle.manifest.argmax_output:
-        return _no("converted with argmax_output, it gives tokens and no logits")
+        return no_level("converted with argmax_output, it gives tokens and no logits")
     needed = independent or not bundle.recipe.is_plain
     weights = source_of(bundle, source) if needed or source else None
     if needed and weights is None:
-        return _no("the weights that it was made of are not at hand; --source names them")
+        return no_level("the weights that it was made of are not at hand; --source names them")
     if independent and weights is not None:
         whole = original.model(weights.config(), original.weights(weights))
         against = "transformers' model of its source's weights, in float32"
@@ -58,10 +59,6 @@ def check_quality(
     with _reference(bundle, source) as reference:
         against = f"{plain} in single precision"
         return _compare(bundle, loss.fresh(reference), against, tokens, most)
-
-
-def _no(reason: str) -> Level:
-    return Level(status="unmeasured", reason=reason)
 
 
 @contextmanager
@@ -98,7 +95,7 @@ def _compare(
     vocabulary = found.tokenizer.get_vocab_size()
     judged = {name: one for name, one in results.items() if not _is_a_guess(one, vocabulary)}
     if not judged:
-        return _no(
+        return no_level(
             f"the original guesses no better than chance among {vocabulary:,} tokens on either "
             "text, so a change of its perplexity says nothing; the weights may be untrained"
         )

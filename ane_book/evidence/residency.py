@@ -6,18 +6,15 @@ what other packages of the same layers compute gets that at random.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 
-from ane_book import device
 from ane_book.bundle import Bundle
-from ane_book.bundle.evidence import Level
-from ane_book.bundle.parts import Part
+from ane_book.bundle.evidence import Level, level, no_level
 from ane_book.errors import InvalidInput
 from ane_book.evidence.inspect import is_bundle
-from ane_book.evidence.levels import level
-from ane_book.evidence.parity.locate import known_inputs
+from ane_book.evidence.parity.locate import golden_programs
 from mlprogram.ane.mac.residency import Residency, measure
+from mlprogram.machine import chip, system
 
 
 def measure_each(
@@ -32,7 +29,8 @@ def measure_each(
     """
     names: list[tuple[Path, str | None, Callable | None]] = [(path, function, None)]
     if is_bundle(path):
-        names = [*_programs(Bundle.open(path), function)]
+        every = golden_programs(Bundle.open(path))
+        names = [(p, own, given) for p, own, name, given in every if function in (None, name, own)]
         if not names:
             raise InvalidInput(f"{path}: none of its packages has a function {function!r}")
     for done, (package, each, inputs) in enumerate(names, 1):
@@ -41,28 +39,13 @@ def measure_each(
         yield " ".join(filter(None, [package.name, each])), found
 
 
-def _programs(bundle: Bundle, function: str | None) -> Iterator[tuple[Path, str, Callable]]:
-    """Yield package, function, and the function that returns its golden inputs."""
-    golden = cache(bundle.golden)
-    for part in bundle.manifest.packages:
-        for name in part.functions:
-            own = part.called(name)
-            if function in (None, name, own):
-                yield bundle.path / part.package, own, _golden(bundle, golden, part, name)
-
-
-def _golden(bundle: Bundle, golden: Callable, part: Part, function: str) -> Callable:
-    return lambda program: known_inputs(bundle, golden(), program, part, function)
-
-
 def bundle_level(found: Mapping[str, Residency]) -> Level:
     """The evidence level L2 of a bundle, from the results of `measure_each`.
 
     Of functions that are not resident it names one, first of all one with wrong numbers.
     """
-    if any(one.verdict == "unmeasured" for one in found.values()):
-        reason = next(one.reason for one in found.values() if one.verdict == "unmeasured")
-        return Level(status="unmeasured", reason=reason)
+    if why := [one.reason for one in found.values() if one.verdict == "unmeasured"]:
+        return no_level(why[0])
     wrong = {key: one for key, one in found.items() if not one.resident}
     resident = len(found) - len(wrong)
     figures = {"functions": len(found), "resident": resident}
@@ -70,7 +53,7 @@ def bundle_level(found: Mapping[str, Residency]) -> Level:
     costs = [one.figures.get("ane_cost", 0.0) for one in found.values()]
     slower = sum(one.slower for one in found.values())
     figures |= {"least_ane_cost": min(costs), "slower_than_cpu": slower}
-    machine = {"chip": device.chip(), "system": device.system()}
+    machine = {"chip": chip(), "system": system()}
     if not wrong:
         reason = f"all {resident} functions run on the ANE"
         reason += f", {slower} of them slower than the CPU alone" if slower else ""

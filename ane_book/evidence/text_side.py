@@ -11,23 +11,18 @@ a name and says what is wrong, where, and what to do. Template and tokenizer run
 limits, as in the runtime. What the weights' own files say (`generation_config.json`, the class of
 the tokenizer) is only looked at where the source is given, since a bundle has no copy of them.
 
-A source that was calibrated for quantised activations says so in its config.json; that a bundle
-leaves this out is a finding as well.
-
 Its findings are listed on the page "Every claim".
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 import json
 from pathlib import Path
-from typing import Any
 
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.text.process import TextProcess
-from ane_book.weights import open_source
-from ane_book.weights.scales import static_activations
+from ane_book.weights import open_source, read_json
 from mlprogram.ane.laws.rule import Severity
 
 USER, ANSWER = "question 7391", "answer 8264"  # texts that no template has
@@ -68,13 +63,25 @@ def check_text_side(bundle: Bundle, source: str | Path | None = None) -> list[Te
     except (InvalidInput, ValueError) as error:
         file = bundle.manifest.tokenizer.file
         what = f"{file} does not load ({error}); convert the model again"
-        return [TextFinding("tokenizer-fails", "error", what)]
+        return [_error("tokenizer-fails", what)]
     findings = list(text.vocabulary())
     if bundle.manifest.task == "text-generation":
         findings += [*text.template(), *text.stops(), *text.typed()]
     if source is not None:
         findings += text.against(Path(source))
     return findings
+
+
+def _error(name: str, text: str) -> TextFinding:
+    return TextFinding(name, "error", text)
+
+
+def _warning(name: str, text: str) -> TextFinding:
+    return TextFinding(name, "warning", text)
+
+
+def _stop(name: str, what: str) -> TextFinding:
+    return _error(name, f"{what}; correct eos_token_id in generation_config.json and convert again")
 
 
 class _TextSide:
@@ -86,183 +93,153 @@ class _TextSide:
         file = bundle.path / self._says.file
         self._process.load(file)
         self._json = json.loads(file.read_text(encoding="utf-8"))
-        self._added = {one["id"]: one["content"] for one in self._json.get("added_tokens", [])}
-        self._special = {one["id"] for one in self._json.get("added_tokens", []) if one["special"]}
-        self._asked = self._answered = None  # the two as text; None where the template refuses
-        self._refusal = ""
+        added = self._json.get("added_tokens", [])
+        self._special = {one["id"]: one["content"] for one in added if one["special"]}
+        self._known = _vocabulary(self._json["model"]["vocab"])
+        self._known |= {one["id"]: one["content"] for one in added}
+        self._asked, self._answered, self._refusal = "", "", ""
         try:
             self._asked = self._render(USER)
             self._answered = self._render(USER, ANSWER)
         except InvalidInput as error:
             self._refusal = str(error)
+        self._turn = self._end_of_turn()
 
-    def _render(self, user: str, answer: str | None = None) -> str | None:
-        if self._says.chat_template is None:
-            return None
-        messages = [{"role": "user", "content": user}]
+    def _render(self, user: str, answer: str | None = None) -> str:
+        """A conversation as text; "" without a template. Raises InvalidInput where it refuses."""
+        says, messages = self._says, [{"role": "user", "content": user}]
+        if says.chat_template is None:
+            return ""
         if answer is not None:
             messages.append({"role": "assistant", "content": answer})
-        says = self._says
-        return self._process.render(
-            says.chat_template or "", messages, says.bos_token, says.eos_token
-        )
+        return self._process.render(says.chat_template, messages, says.bos_token, says.eos_token)
 
     def _ids(self, text: str) -> list[int]:
         return self._process.encode(text, special=False)
 
+    def _end_of_turn(self) -> int | None:
+        """The first special token that the template writes after an answer."""
+        _, answer, after = self._answered.rpartition(ANSWER)
+        return next((i for i in self._ids(after) if i in self._special), None) if answer else None
+
+    def vocabulary(self) -> Iterator[TextFinding]:
+        """Each token has a row of the embedding, and so a logit, and each logit a token."""
+        known, rows = self._known, self._manifest.embedding.shape[0]
+        if beyond := sorted(i for i in known if i >= rows):
+            tokens = _few(f"{i} {known[i]!r}" for i in beyond)
+            yield _error(
+                "vocabulary-beyond-embedding",
+                f"{len(beyond):,} tokens ({tokens}) of {self._says.file} have no row in the "
+                f"embedding of {rows:,} rows, and no logit; take the tokenizer that belongs to the "
+                "weights",
+            )
+        generates = self._manifest.task == "text-generation"
+        if not generates or self._manifest.argmax_output:
+            return
+        if unnamed := sorted(set(range(rows)) - known.keys()):
+            yield _warning(
+                "logits-without-token",
+                f"{len(unnamed):,} of {rows:,} logits have no token ({_few(unnamed)}), as the "
+                "padding of a vocabulary has; the runtime shows no text for them, and a host that "
+                "draws tokens may leave them out",
+            )
+
     def template(self) -> Iterator[TextFinding]:
         """There is a template; it renders the user's text, and ends where the answer begins."""
+        mend = "correct it in the model's files and convert again"
         if self._says.chat_template is None:
-            yield TextFinding(
+            yield _warning(
                 "template-missing",
-                "warning",
                 "manifest.json has no chat template, so a prompt is continued as plain text; if "
                 "this is a chat model, put its chat_template.jinja beside the weights and convert "
                 "again",
             )
-        elif self._asked is None:
-            yield TextFinding(
+        elif self._refusal and not self._asked:
+            yield _error(
                 "template-fails",
-                "error",
-                f"the template does not render one message of a user ({self._refusal}); correct "
-                "it in the model's files and convert again",
+                f"the template does not render one message of a user ({self._refusal}); {mend}",
             )
         elif USER not in self._asked:
-            yield TextFinding(
+            yield _error(
                 "template-drops-user",
-                "error",
-                "what the template renders does not have the user's text in it; correct it in the "
-                "model's files and convert again",
+                f"what the template renders does not have the user's text in it; {mend}",
             )
         else:
             yield from self._generation_prompt()
             yield from self._bos()
 
     def _generation_prompt(self) -> Iterator[TextFinding]:
-        asked, answered = self._asked or "", self._answered or ""
-        if ANSWER not in answered or not answered.startswith(asked.rstrip()):
+        before, answer, _ = self._answered.partition(ANSWER)
+        asked = self._asked.rstrip()
+        if not answer or not before.startswith(asked):
             return  # laid out in another way: nothing can be said
-        between = answered[len(asked.rstrip()) : answered.index(ANSWER)]
-        opening = [i for i in self._ids(between) if i in self._special]
-        if opening:
-            yield TextFinding(
+        between = before.removeprefix(asked)
+        if any(i in self._special for i in self._ids(between)):
+            yield _error(
                 "template-no-generation-prompt",
-                "error",
                 f"a prompt ends before {between.strip()!r}, with which the template begins an "
                 "answer, so that the model may go on as the user; have the template write it "
                 "where `add_generation_prompt` is true",
             )
 
     def _bos(self) -> Iterator[TextFinding]:
-        bos = self._process.token_to_id(self._says.bos_token or "")
+        token = self._says.bos_token or ""
+        bos = self._process.token_to_id(token)
         if bos is None:
             return
-        asked = self._asked or ""
-        if self._ids(asked)[:2] == [bos, bos]:
-            yield TextFinding(
+        if self._ids(self._asked)[:2] == [bos, bos]:
+            yield _error(
                 "bos-twice",
-                "error",
-                f"the template writes {self._says.bos_token!r} twice at the beginning of a "
-                "prompt; take one away",
+                f"the template writes {token!r} twice at the beginning of a prompt; take one away",
             )
-        elif self._process.encode(asked, special=True)[:2] == [bos, bos]:
-            yield TextFinding(
+        elif self._process.encode(self._asked, special=True)[:2] == [bos, bos]:
+            yield _warning(
                 "bos-also-by-tokenizer",
-                "warning",
-                f"the template writes {self._says.bos_token!r} and the tokenizer adds it too; "
-                "this library and AneBook encode a rendered prompt without the tokenizer's own, "
-                "and another host has to do so (`add_special_tokens=False`)",
+                f"the template writes {token!r} and the tokenizer adds it too; this library and "
+                "AneBook encode a rendered prompt without the tokenizer's own, and another host "
+                "has to do so (`add_special_tokens=False`)",
             )
 
     def stops(self) -> Iterator[TextFinding]:
         """An answer ends: at eos_token, and at what the template writes after an answer."""
-        stops = self._says.eos_token_ids
+        stops, turn = self._says.eos_token_ids, self._turn
         if not stops:
-            yield _stop(
-                "stop-none", "manifest.json names no stop token, so no answer ends by itself"
-            )
-        if lost := [i for i in stops if i not in self._known()]:
+            none = "manifest.json names no stop token, so no answer ends by itself"
+            yield _stop("stop-none", none)
+            return
+        if lost := [i for i in stops if i not in self._known]:
             yield _stop("stop-unknown", f"no token has the ids {_few(lost)} of eos_token_ids")
         eos = self._process.token_to_id(self._says.eos_token or "")
-        if stops and eos is not None and eos not in stops:
+        if eos is not None and eos not in stops:
             yield _stop("stop-eos", f"eos_token {self._says.eos_token!r} ({eos}) is no stop token")
-        turn = self._end_of_turn()
-        if stops and turn is not None and turn not in {*stops, eos}:
+        if turn is not None and turn not in {*stops, eos}:
             yield _stop(
                 "stop-turn",
-                f"the template ends an answer with {self._added[turn]!r} ({turn}), which is no "
+                f"the template ends an answer with {self._special[turn]!r} ({turn}), which is no "
                 "stop token, so that answers run on",
-            )
-
-    def _end_of_turn(self) -> int | None:
-        """The first special token that the template writes after an answer."""
-        if self._answered is None or ANSWER not in self._answered:
-            return None
-        after = self._answered[self._answered.rindex(ANSWER) + len(ANSWER) :]
-        return next((i for i in self._ids(after) if i in self._special), None)
-
-    def _known(self) -> dict[int, str]:
-        """Every token by its id."""
-        vocabulary = self._json["model"]["vocab"]
-        if isinstance(vocabulary, dict):
-            vocabulary = {i: token for token, i in vocabulary.items()}
-        else:  # of a Unigram model: pairs of token and score
-            vocabulary = {i: pair[0] for i, pair in enumerate(vocabulary)}
-        return vocabulary | self._added
-
-    def vocabulary(self) -> Iterator[TextFinding]:
-        """Each token has a row of the embedding and a logit, and each logit a token."""
-        known, rows = self._known(), self._manifest.embedding.shape[0]
-        if beyond := sorted(i for i in known if i >= rows):
-            yield TextFinding(
-                "vocabulary-beyond-embedding",
-                "error",
-                f"{_tokens(beyond, known)} of {self._says.file} have no row in the embedding of "
-                f"{rows:,} rows; take the tokenizer that belongs to the weights",
-            )
-        width = sum(self._manifest.splits)
-        if not width:
-            return
-        if beyond := sorted(i for i in known if i >= width):
-            yield TextFinding(
-                "vocabulary-beyond-logits",
-                "error",
-                f"{_tokens(beyond, known)} of {self._says.file} are beyond the {width:,} logits "
-                "and can never be answered; take the tokenizer that belongs to the weights",
-            )
-        if unnamed := sorted(set(range(width)) - known.keys()):
-            yield TextFinding(
-                "logits-without-token",
-                "warning",
-                f"{len(unnamed):,} of {width:,} logits have no token ({_few(unnamed)}), as the "
-                "padding of a vocabulary has; the runtime shows no text for them, and a host that "
-                "draws tokens may leave them out",
             )
 
     def typed(self) -> Iterator[TextFinding]:
         """A user who types the end of a turn ends it."""
-        turn = self._end_of_turn()
-        if turn is None or self._asked is None:
+        turn = self._turn
+        if turn is None:
             return
-        token = self._added[turn]
+        token = self._special[turn]
         try:
             typed = self._render(f"{USER} {token} more")
         except InvalidInput:
             return  # the template refuses it
-        if self._ids(typed or "").count(turn) > self._ids(self._asked).count(turn):
-            yield TextFinding(
+        if self._ids(typed).count(turn) > self._ids(self._asked).count(turn):
+            yield _warning(
                 "special-in-user-text",
-                "warning",
                 f"a user who types {token!r} ends the turn: the runtime encodes it as token "
                 f"{turn}, as transformers does; an app that takes text of strangers removes the "
-                f"special tokens ({_few(sorted(self._added[i] for i in self._special))}) from it",
+                f"special tokens ({_few(sorted(self._special.values()))}) from it",
             )
 
     def against(self, source: Path) -> Iterator[TextFinding]:
-        """What the source's own files say of activations, stop tokens, the tokenizer's class."""
-        opened = open_source(source)
-        yield from _activations(opened.config(), source)
-        declared = opened.tokenizer().eos_token_ids
+        """What the source's own files say of stop tokens and the tokenizer's class."""
+        declared = open_source(source).tokenizer().eos_token_ids
         if lost := [i for i in declared if i not in self._says.eos_token_ids]:
             yield _stop(
                 "stop-of-source",
@@ -271,8 +248,7 @@ class _TextSide:
             )
         settings = source / "tokenizer_config.json"
         if settings.is_file():
-            named = _object(settings).get("tokenizer_class")
-            yield from self._class(str(named), settings)
+            yield from self._class(str(read_json(settings).get("tokenizer_class")), settings)
 
     def _class(self, named: str, where: Path) -> Iterator[TextFinding]:
         kind, on_bytes = CLASSES.get(named.removesuffix("Fast"), (None, None))
@@ -281,45 +257,23 @@ class _TextSide:
         if kind is None or (kind == found and on_bytes in (None, bytewise)):
             return
         is_ = f"{found}{', on bytes' if bytewise else ''}"
-        yield TextFinding(
+        yield _warning(
             "tokenizer-class",
-            "warning",
             f"{where} names the class {named}, and {self._says.file} is {is_}; this bundle goes by "
             "the file, but a host that goes by the class has other tokens: correct the class",
         )
 
 
-def _activations(config: dict, source: Path) -> Iterator[TextFinding]:
-    """The source was calibrated for quantised activations, of which a bundle has none."""
-    if (declared := static_activations(config)) is not None:
-        yield TextFinding(
-            "static-scales",
-            "warning",
-            f"config.json of {source} declares static scales of activations ({declared}), and this "
-            "bundle computes activations in fp16: hold its answers to the model's in 16 bits, not "
-            "to those of an engine that uses the scales",
-        )
+def _vocabulary(vocab: dict[str, int] | list) -> dict[int, str]:
+    """Every token by its id, of a Unigram model from pairs of token and score."""
+    if isinstance(vocab, dict):
+        return {i: token for token, i in vocab.items()}
+    return {i: pair[0] for i, pair in enumerate(vocab)}
 
 
-def _stop(name: str, what: str) -> TextFinding:
-    mend = "correct eos_token_id in generation_config.json and convert again"
-    return TextFinding(name, "error", f"{what}; {mend}")
-
-
-def _tokens(ids: list[int], known: Mapping[int, str]) -> str:
-    return f"{len(ids):,} tokens ({_few([f'{i} {known[i]!r}' for i in ids])})"
-
-
-def _few(items: list) -> str:
+def _few(items: Iterable) -> str:
     """The first of several, and how many more there are."""
-    more = len(items) - NAMED
-    listed = ", ".join(str(item) for item in items[:NAMED])
+    every = [str(item) for item in items]
+    more = len(every) - NAMED
+    listed = ", ".join(every[:NAMED])
     return f"{listed} and {more:,} more" if more > 0 else listed
-
-
-def _object(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{file}: not JSON: {error}") from None
-    return found if isinstance(found, dict) else {}

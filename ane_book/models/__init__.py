@@ -8,131 +8,99 @@ Start with llama.py; the other decoders' files say how they differ from it.
       signature.py      what a block takes, keeps from call to call, and gives
       config.py         the hyperparameters of a dense decoder
       dense.py          Llama's decoder, the base class of most architectures
-      alternating.py    decoders with several kinds of layer: sliding window, no rotation
-      sparse.py         mixtures of experts in place of some layers' feed-forward
-      nearest.py        the family that is nearest to a model of none of them
       layers.py         the layers of decoders, in ANE form (torch)
       encoder.py        the layers of encoders (torch)
       sentence.py       what encoders of texts share: pooling, and what follows it
-      delta.py          gated DeltaNets, which keep a memory in place of a cache (torch)
-      borrowing.py      layers that share keys and values, or have an input of their own (torch)
-      convolved.py      short convolutions along the tokens (torch)
       compressed.py     ZAYA1's convolutional attention and its router (torch)
       experts/          mixtures of experts: tensor layout, and layers (torch)
       decoder.py        the head, state dicts, and a whole decoder to run in PyTorch (torch)
 
-To add an architecture, write a file here, list its class in `ARCHITECTURES`, and add a row to the
-parity tests (`tests/_tiny.py`).
+Other families are in a distribution of their own, `ane-families`. A distribution adds families by
+an entry point in the group `ane_book.families`, which names a tuple of architectures.
 """
 
+from collections.abc import Collection
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
+from ane_book import __version__
 from ane_book.errors import BY_LOGITS, UnsupportedModel
-from ane_book.models.base.architecture import Architecture, Task
+from ane_book.models.base.architecture import Architecture
 from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.nearest import describe_nearest
 from ane_book.models.bert import Bert
-from ane_book.models.embeddinggemma import EmbeddingGemma
-from ane_book.models.exaone4 import Exaone4
-from ane_book.models.gemma3 import Gemma3
-from ane_book.models.gemma4 import Gemma4, Gemma4WithVision
-from ane_book.models.glm4 import Glm4
-from ane_book.models.granite import Granite
 from ane_book.models.hunyuan import HunYuan
-from ane_book.models.lfm2 import Lfm2
-from ane_book.models.lfm2_moe import Lfm2Moe
 from ane_book.models.llama import Llama
-from ane_book.models.ministral import Ministral
-from ane_book.models.ministral3 import Ministral3
 from ane_book.models.mistral import Mistral
-from ane_book.models.modernbert import ModernBert
-from ane_book.models.olmo2 import Olmo2
-from ane_book.models.olmo3 import Olmo3
 from ane_book.models.phi3 import Phi3
 from ane_book.models.privacy_filter import PrivacyFilter
 from ane_book.models.qwen2 import Qwen2
 from ane_book.models.qwen3 import Qwen3
-from ane_book.models.qwen3_5 import Qwen3_5, Qwen3_5WithVision
-from ane_book.models.qwen3_embedding import Qwen3Embedding
-from ane_book.models.qwen3_moe import Qwen3Moe
-from ane_book.models.roberta import Roberta, XLMRoberta
-from ane_book.models.smollm3 import SmolLM3
 from ane_book.models.zaya import Zaya
+from mlprogram.extras import missing
 
 __all__ = [
-    "ARCHITECTURES",
     "DecoderConfig",
+    "architectures",
     "find",
     "find_gguf",
     "read_config",
 ]
 
-_all: tuple[Architecture, ...] = (
-    Bert(),
-    EmbeddingGemma(),
-    Exaone4(),
-    Gemma3(),
-    Gemma4(),
-    Gemma4WithVision(),
-    Glm4(),
-    Granite(),
-    HunYuan(),
-    Lfm2(),
-    Lfm2Moe(),
-    Llama(),
-    Ministral(),
-    Ministral3(),
-    Mistral(),
-    ModernBert(),
-    Olmo2(),
-    Olmo3(),
-    Phi3(),
-    PrivacyFilter(),
-    Qwen2(),
-    Qwen3(),
-    Qwen3Embedding(),
-    Qwen3_5(),
-    Qwen3_5WithVision(),
-    Qwen3Moe(),
-    Roberta(),
-    SmolLM3(),
-    XLMRoberta(),
-    Zaya(),
-)
-
-#: Name, which is the `model_type` and perhaps a variant -> architecture.
-ARCHITECTURES: dict[str, Architecture] = {each.name: each for each in _all}
+OWN: tuple[Architecture, ...] = (
+    Bert(), HunYuan(), Llama(), Mistral(), Phi3(), PrivacyFilter(), Qwen2(), Qwen3(), Zaya(),
+)  # fmt: skip
+#: What `ane-families` has, by the names of its architectures and by those that GGUF has for them.
+MORE = (
+    "exaone4", "gemma3", "gemma3_text", "gemma3_text-embedding", "gemma4", "gemma4_text", "glm4",
+    "granite", "lfm2", "lfm2_moe", "lfm2moe", "ministral", "ministral3", "mistral3", "modernbert",
+    "olmo2", "olmo3", "qwen3-embedding", "qwen35", "qwen3_5", "qwen3_5_text", "qwen3_moe",
+    "qwen3moe", "roberta", "smollm3", "xlm-roberta",
+)  # fmt: skip
 
 CLASSIFIER = "ForSequenceClassification"  # how classes of rerankers end in `transformers`
 
 
+@cache
+def architectures() -> dict[str, Architecture]:
+    """Every architecture by its name: this library's own, and those of other distributions.
+
+    Raises UnsupportedModel where two have the same name.
+    """
+    found = {each.name: each for each in OWN}
+    for entry in entry_points(group="ane_book.families"):
+        for each in entry.load():
+            if each.name in found:
+                raise UnsupportedModel(
+                    f"{entry.value}: there is a family named {each.name!r} without it; uninstall "
+                    "the distribution of one of them"
+                )
+            found[each.name] = each
+    return found
+
+
 def find(name: object) -> Architecture:
     """The architecture of this name; raises UnsupportedModel if there is none."""
-    if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise UnsupportedModel(_unknown(name))
-    return ARCHITECTURES[name]
+    known = architectures()
+    if not isinstance(name, str) or name not in known:
+        raise _refused(name, f"architecture {name!r} is not one this library converts", known)
+    return known[name]
 
 
 def find_gguf(name: object) -> Architecture:
     """The architecture whose `general.architecture` in GGUF is `name`; raises UnsupportedModel."""
-    known = {a.gguf.architecture: a for a in ARCHITECTURES.values() if a.gguf}
+    known = {each.gguf.architecture: each for each in architectures().values() if each.gguf}
     if not isinstance(name, str) or name not in known:
-        raise UnsupportedModel(
-            f"architecture {name!r} is not supported; supported: {', '.join(sorted(known))}"
-        )
+        raise _refused(name, f"architecture {name!r} is not supported", known)
     return known[name]
 
 
 def read_config(fields: dict) -> Any:
-    """Parse the fields of a Hugging Face `config.json` with the architecture that they name.
+    """Parse the fields of a Hugging Face `config.json` with the architecture that they name: of a
+    `model_type`, with pooling from the files of sentence-transformers, the one for embedding.
 
     Raises UnsupportedModel for a model, or a field's value, that this library does not support.
     """
-    return _fit(fields).config(fields)
-
-
-def _fit(fields: dict) -> Architecture:
-    """The architecture of a `model_type` that does what the model is for."""
     named = fields.get("architectures")
     for name in named if isinstance(named, list) else []:
         if str(name).endswith(CLASSIFIER):
@@ -140,37 +108,29 @@ def _fit(fields: dict) -> Architecture:
                 f"config.json: {name} scores or sorts whole texts, which is not converted; "
                 f"{BY_LOGITS}"
             )
-    model_type, wanted = fields.get("model_type"), _task(fields)
-    fit = [one for one in ARCHITECTURES.values() if one.model_type == model_type]
-    if not fit and isinstance(model_type, str):
-        nearest = describe_nearest(fields, ARCHITECTURES.values())
-        raise UnsupportedModel(f"{_unknown(model_type)}; {nearest}")
-    if not fit:
-        raise UnsupportedModel(_unknown(model_type))
-    own = [one for one in fit if one.task == wanted or (wanted is None and not one.variant)]
-    if not own:
-        known = [each.model_type for each in ARCHITECTURES.values() if each.task == wanted]
-        raise UnsupportedModel(
-            f"config.json: {wanted} is not supported for {model_type} models; supported: "
-            f"{', '.join(sorted(known))}"
-        )
-    return own[0]
-
-
-def _task(fields: dict) -> Task | None:
-    """What a model is for, where its fields say that: with pooling, from the files of
-    sentence-transformers, for embedding."""
     sentences = fields.get("sentence_transformers")
-    return "embedding" if isinstance(sentences, dict) and "pooling" in sentences else None
-
-
-def _unknown(model_type: object) -> str:
+    pooled = isinstance(sentences, dict) and "pooling" in sentences
+    known, model_type = [*architectures().values()], fields.get("model_type")
+    fit = [one for one in known if one.model_type == model_type]
+    own = [one for one in fit if (one.task == "embedding" if pooled else not one.variant)]
+    if own:
+        return own[0].config(fields)
+    if fit:
+        said = f"config.json: embedding is not supported for {model_type} models"
+        embedders = {one.model_type for one in known if one.task == "embedding"}
+        raise _refused(f"{model_type}-embedding", said, embedders)
+    said = f"config.json: model_type {model_type!r} is not one this library converts"
     if model_type is None:
-        return (
+        said = (
             "config.json: it has no model_type, which names the architecture; take the file that "
-            f"belongs to the weights; supported: {', '.join(sorted(ARCHITECTURES))}"
+            "belongs to the weights"
         )
-    return (
-        f"config.json: model_type {model_type!r} is not one this library converts; "
-        f"supported: {', '.join(sorted({each.model_type for each in ARCHITECTURES.values()}))}"
-    )
+    raise _refused(model_type, said, {one.model_type for one in known})
+
+
+def _refused(name: object, said: str, known: Collection[str]) -> UnsupportedModel:
+    """What to do about a family that is not here: install it, or take one of those known."""
+    if name in MORE and name not in architectures():
+        remedy = missing("to use it", "ane-families", f"ane-families=={__version__}")
+        return UnsupportedModel(f"{name} is a family of ane-families; {remedy}")
+    return UnsupportedModel(f"{said}; supported: {', '.join(sorted(known))}")

@@ -79,8 +79,7 @@ class Bert(TextEncoder):
         "add_cross_attention": False,
     }
 
-    def config(self, fields: dict) -> BertConfig:
-        self.refuse(fields)
+    def read(self, fields: dict) -> dict:
         if (activation := fields.get("hidden_act", "gelu")) not in ACTIVATIONS:
             raise UnsupportedModel(
                 f"config.json: hidden_act = {activation!r} is not supported for bert models; "
@@ -88,27 +87,23 @@ class Bert(TextEncoder):
             )
         skipped = self.skipped(fields)
         positions = fields["max_position_embeddings"] - skipped
-        return BertConfig(
-            **read_sentences(fields, positions),
-            architecture=self.name,
-            hidden_size=fields["hidden_size"],
-            intermediate_size=fields["intermediate_size"],
-            num_layers=fields["num_hidden_layers"],
-            num_heads=fields["num_attention_heads"],
-            vocab_size=fields["vocab_size"],
-            max_position=positions,
-            skipped=skipped,
-            token_types=fields.get("type_vocab_size", 2),
-            layer_norm_eps=fields.get("layer_norm_eps", 1e-12),
-            activation=activation,
-        )
+        return read_sentences(fields, positions) | {
+            "architecture": self.name,
+            "hidden_size": fields["hidden_size"],
+            "intermediate_size": fields["intermediate_size"],
+            "num_layers": fields["num_hidden_layers"],
+            "num_heads": fields["num_attention_heads"],
+            "vocab_size": fields["vocab_size"],
+            "max_position": positions,
+            "skipped": skipped,
+            "token_types": fields.get("type_vocab_size", 2),
+            "layer_norm_eps": fields.get("layer_norm_eps", 1e-12),
+            "activation": activation,
+        }
 
     def skipped(self, fields: dict) -> int:
         """How many positions come before that of a text's first token."""
         return 0
-
-    def kinds(self, config: BertConfig) -> list[str]:
-        return [FULL] * config.num_layers
 
     def signature(self, config: BertConfig, kind: str) -> BlockSignature:
         return BlockSignature({"mask": MaskInput()})

@@ -7,8 +7,8 @@ References: Phi-3 technical report (arXiv 2404.14219); `transformers`, modeling_
 from typing import ClassVar
 
 from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
-from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.dense import NAMES, OUTER, Dense, rope_type
+from ane_book.models.base.config import DecoderConfig, rope_type
+from ane_book.models.base.dense import NAMES, OUTER, Dense
 
 ORIGINAL = 4096  # the original context in tokens, if config.json names none
 FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}

@@ -20,7 +20,7 @@ from ane_book.errors import UnsupportedModel
 from ane_book.host import Host, check_labels
 from ane_book.models.base.architecture import FULL, Architecture, Parameters, TensorSpec
 from ane_book.models.base.config import Count, DecoderConfig, Width
-from ane_book.models.base.dense import plain_rope, sizes, typed_scaling
+from ane_book.models.base.dense import sizes, typed_scaling
 from ane_book.models.base.experts import Experts, check_taken
 from ane_book.models.base.signature import BlockSignature, attention
 from ane_book.options import Strategy
@@ -87,32 +87,26 @@ class PrivacyFilter(Architecture):
     Config = PrivacyFilterConfig
     fixed: ClassVar = {"attention_bias": True, "token_classification_bias": True}
 
-    def config(self, fields: dict) -> PrivacyFilterConfig:
-        fields = plain_rope(fields)
-        self.refuse(fields)
+    def read(self, fields: dict) -> dict:
         theta = fields.get("rope_theta")
-        return PrivacyFilterConfig(
-            **sizes(fields),
-            architecture=self.name,
-            rms_norm_eps=fields.get("rms_norm_eps", 1e-5),
-            rope_theta=150000.0 if theta is None else theta,
-            rope_scaling=self._scaling(fields),
-            sliding_window=fields["sliding_window"],
-            num_experts=fields.get("num_local_experts") or fields["num_experts"],
-            experts_per_token=fields["num_experts_per_tok"],
-            swiglu_alpha=fields.get("swiglu_alpha", 1.702),
-            swiglu_limit=fields.get("swiglu_limit", 7.0),
-            labels=_labels(fields.get("id2label")),
-        )
+        return sizes(fields) | {
+            "architecture": self.name,
+            "rms_norm_eps": fields.get("rms_norm_eps", 1e-5),
+            "rope_theta": 150000.0 if theta is None else theta,
+            "rope_scaling": self._scaling(fields),
+            "sliding_window": fields["sliding_window"],
+            "num_experts": fields.get("num_local_experts") or fields["num_experts"],
+            "experts_per_token": fields["num_experts_per_tok"],
+            "swiglu_alpha": fields.get("swiglu_alpha", 1.702),
+            "swiglu_limit": fields.get("swiglu_limit", 7.0),
+            "labels": _labels(fields.get("id2label")),
+        }
 
     def _scaling(self, fields: dict) -> dict | None:
         """The rotary scaling; `YARN` if config.json has no field about rotary embedding at all."""
         if (given := fields["rope_scaling"]) is None:
             return YARN if fields["rope_theta"] is None else None
         return typed_scaling(given, ("linear", "yarn"), self.model_type)
-
-    def kinds(self, config: PrivacyFilterConfig) -> list[str]:
-        return [FULL] * config.num_layers
 
     def signature(self, config: PrivacyFilterConfig, kind: str) -> BlockSignature:
         return replace(attention(config), keeps={}, mixture=self.experts(config))
@@ -132,13 +126,14 @@ class PrivacyFilter(Architecture):
     def block(self, config: PrivacyFilterConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base.encoder import SinkAttention, SparseBlock
         from ane_book.models.base.experts.layers import Mixture, TopGates
-        from ane_book.models.base.layers import ClampedSwiGLU, projection
+        from ane_book.models.base.layers import ClampedSwiGLU
+        from ane_book.models.base.projection import Projection
 
         C, H, K, D = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim
         activation = ClampedSwiGLU(config.swiglu_alpha, config.swiglu_limit)
         return SparseBlock(
             SinkAttention(C, H, K, D, bias=True),
-            projection(C, config.num_experts, bias=True),
+            Projection(C, config.num_experts, bias=True),
             TopGates(config.experts_per_token),
             Mixture(self.experts(config), activation),
             config.rms_norm_eps,

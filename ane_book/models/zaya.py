@@ -16,17 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.layout import Tail
-from ane_book.models.base.alternating import SLIDING, Local
 from ane_book.models.base.architecture import FULL, Architecture, Checkpoint, Parameters, TensorSpec
-from ane_book.models.base.config import DecoderConfig, Real, Width
-from ane_book.models.base.dense import (
-    layer_types,
-    outer_tensors,
-    plain_rope,
-    rope_type,
-    sizes,
-    tied_names,
-)
+from ane_book.models.base.config import DecoderConfig, Real, Width, rope_type
+from ane_book.models.base.dense import layer_types, outer_tensors, sizes, tied_names
 from ane_book.models.base.experts import Experts
 from ane_book.models.base.signature import BlockSignature, attention
 from ane_book.options import Strategy
@@ -38,7 +30,10 @@ if TYPE_CHECKING:
 
 
 FIRST = "_first"
+SLIDING = "sliding"
 KINDS = {"hybrid": FULL, "hybrid_sliding": SLIDING}  # in config.json -> kind of block
+#: Kind of block -> the host's rotary tables and mask.
+INPUTS = {FULL: ("rope", "mask"), SLIDING: ("rope_local", "mask_local")}
 #: The `rope_parameters` that `transformers` assumes if config.json has none.
 DEFAULT = {
     "hybrid": {"rope_theta": 5e6, "partial_rotary_factor": 0.5},
@@ -88,27 +83,24 @@ class Zaya(Architecture):
 
     # --- config.json
 
-    def config(self, fields: dict) -> ZayaConfig:
-        fields = plain_rope(fields)
-        self.refuse(fields)
+    def read(self, fields: dict) -> dict:
         types = layer_types(fields, KINDS, lambda i: "hybrid")
         rope = self._rope(fields, set(types))
         (partial,) = {own.get("partial_rotary_factor", 1.0) for own in rope.values()}
         thetas = {name: own["rope_theta"] for name, own in (DEFAULT | rope).items()}
-        return ZayaConfig(
-            **sizes(fields | {"intermediate_size": fields["moe_intermediate_size"]}),
-            architecture=self.model_type,
-            rms_norm_eps=fields["rms_norm_eps"],
-            rope_theta=thetas["hybrid"],
-            partial_rotary_factor=partial,
-            rope_local_theta=thetas["hybrid_sliding"],
-            sliding_window=fields.get("sliding_window"),
-            tied_embeddings=fields.get("tie_word_embeddings", True) or False,
-            layer_types=tuple(KINDS[name] for name in types),
-            num_experts=fields["num_experts"],
-            router_size=fields["router_hidden_size"],
-            taps=(fields["cca_time0"], fields["cca_time1"]),
-        )
+        return sizes(fields | {"intermediate_size": fields["moe_intermediate_size"]}) | {
+            "architecture": self.name,
+            "rms_norm_eps": fields["rms_norm_eps"],
+            "rope_theta": thetas["hybrid"],
+            "partial_rotary_factor": partial,
+            "rope_local_theta": thetas["hybrid_sliding"],
+            "sliding_window": fields.get("sliding_window"),
+            "tied_embeddings": fields.get("tie_word_embeddings", True) or False,
+            "layer_types": [KINDS[name] for name in types],
+            "num_experts": fields["num_experts"],
+            "router_size": fields["router_hidden_size"],
+            "taps": (fields["cca_time0"], fields["cca_time1"]),
+        }
 
     def _rope(self, fields: dict, types: set[str]) -> dict[str, dict[str, float]]:
         """The `rope_parameters` of each type of layer in `types`."""
@@ -147,7 +139,7 @@ class Zaya(Architecture):
         """A block keeps queries and keys before their convolutions too, and the values for the next
         token; it passes its router's state on."""
         _, _, Q, KV = config.widths
-        table, mask = Local.inputs[kind.removesuffix(FIRST)]
+        table, mask = INPUTS[kind.removesuffix(FIRST)]
         own, router = attention(config, table, mask), {"router": config.router_size}
         tail = Tail(Q + KV + KV // 2, config.tail_width)
         return replace(

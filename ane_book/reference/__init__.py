@@ -76,18 +76,12 @@ class ReferenceModel(Reference):
     license: str
     taught: str
     config: dict  # the fields of config.json that matter
+    task: str = "text-generation"  # what it is for, as `Bundle.manifest` has it
     recipe: Suggested = field(default_factory=Suggested)
     published: Published | None = None
     trained: str | None = None  # the script of this repository that made the weights
     evidence: list[str]  # what has been shown, and by what
     unsure: list[str] = field(default_factory=list)  # what nobody has checked
-
-    @property
-    def task(self) -> str:
-        """What it is for, as `Bundle.manifest` has it."""
-        from ane_book.models import find  # every architecture
-
-        return find(self.config["model_type"]).task
 
     @property
     def size(self) -> str:

@@ -1,8 +1,5 @@
 """Run a bundle: sessions, sampling, streaming, and the two backends."""
 
-from typing import TYPE_CHECKING
-
-from ane_book.errors import BY_LOGITS
 from ane_book.runtime.answer import Result, Stream
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend, choose_backend
 from ane_book.runtime.embedder import Embedder
@@ -22,10 +19,3 @@ __all__ = [
     "Tagger",
     "choose_backend",
 ]
-
-if not TYPE_CHECKING:  # which would take any name for one of this module's
-
-    def __getattr__(name: str):
-        if name in ("Reranker", "YesNoReranker", "choose"):
-            raise ImportError(f"ane_book.runtime.{name}: {BY_LOGITS}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,6 @@ rank of a slot, r <= R that of an adapter.
 """
 
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,30 +30,26 @@ class Adapter:
     """An adapter in the slots of one bundle.
 
     arrays: by package, its inputs by name, float32, with B times the adapter's scale. seal: of the
-    bundle. digest: sha256 of the adapter's numbers.
+    bundle.
     """
 
     place: str
     seal: str
-    digest: str
     arrays: dict[str, dict[str, np.ndarray]]
 
 
-def adapter_of(given: str | Path | Adapter, bundle: Bundle) -> Adapter:
-    """An adapter by its folder, or one that was read already, which must be for this bundle."""
-    if not isinstance(given, Adapter):
-        return read_adapter(given, bundle)
-    if given.seal != bundle.manifest.seal:
-        raise InvalidInput(f"{given.place}: was read for another bundle than {bundle.path}")
-    return given
+def read_adapter(folder: str | Path | Adapter, bundle: Bundle) -> Adapter:
+    """Read a PEFT adapter for a bundle's slots, padded with zeros to their rank; one that was read
+    already is taken as it is.
 
-
-def read_adapter(folder: str | Path, bundle: Bundle) -> Adapter:
-    """Read a PEFT adapter for a bundle's slots, padded with zeros to their rank.
-
-    Raises InvalidInput where they have no room for it, InvalidWeights where it belongs to another
-    model, and what `ane_book.weights.peft.read_peft` raises.
+    Raises InvalidInput where they have no room for it, or it was read for another bundle,
+    InvalidWeights where it belongs to another model, and what `ane_book.weights.peft.read_peft`
+    raises.
     """
+    if isinstance(folder, Adapter):
+        if folder.seal != bundle.manifest.seal:
+            raise InvalidInput(f"{folder.place}: was read for another bundle than {bundle.path}")
+        return folder
     slots = bundle.manifest.adapters
     if slots is None:
         raise InvalidInput(
@@ -71,15 +66,7 @@ def read_adapter(folder: str | Path, bundle: Bundle) -> Adapter:
         )
     _check(found, bundle)
     arrays = {part.package: _filled(found, slots, part) for part in bundle.manifest.shards}
-    return Adapter(found.place, bundle.manifest.seal, _digest(found), arrays)
-
-
-def _digest(found: "PeftAdapter") -> str:
-    digest = sha256(repr((found.r, found.scale)).encode())
-    for name, pair in sorted(found.pairs.items()):
-        for array in pair:
-            digest.update(name.encode() + np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+    return Adapter(found.place, bundle.manifest.seal, arrays)
 
 
 def _check(found: "PeftAdapter", bundle: Bundle) -> None:

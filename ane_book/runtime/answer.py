@@ -1,18 +1,25 @@
-"""An answer in progress, its stream of text, its result, and the clock that times it.
+"""An answer in progress, its text while it arrives, its result, and the clock that times it.
 
 A session works on one at a time, because there is one cache.
 """
 
-from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 import time
+from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidInput, SessionBusy
 from ane_book.runtime.sampling import TokenLogprobs
-from ane_book.runtime.streaming import TextStream
 import numpy as np
+
+if TYPE_CHECKING:
+    from ane_book.text.process import TextProcess
+    from tokenizers import Tokenizer
+
+
+INCOMPLETE = "\ufffd"  # what a decoder puts for bytes that are not (yet) a character
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,68 @@ class Result:
     def tokens_per_call(self) -> float | None:
         """Tokens per call to decode, or None where there was none."""
         return (len(self.token_ids) - 1) / self.calls if self.calls else None
+
+
+class TextStream:
+    """Feed token ids, get text that will not change any more. Special tokens give no text, but for
+    those in `shown`, by id.
+
+    A token of a byte-level vocabulary may end in the middle of a character, so text is held back
+    until the bytes are whole; with stop strings, also while it could still turn into one. What
+    comes out, joined, is what decoding all tokens at once gives, cut at the first stop string.
+    """
+
+    def __init__(
+        self,
+        tokenizer: "Tokenizer | TextProcess",
+        stops: tuple[str, ...] = (),
+        shown: Mapping[int, str] | None = None,
+    ):
+        self._tokenizer, self._stops, self._shown = tokenizer, stops, shown or {}
+        # Text of `_window` up to `_known` is out; earlier ids stay in it only because some decoders
+        # treat the first token of a text differently.
+        self._window: list[int] = []
+        self._known = 0
+        self._held = ""
+        self.stopped = False  # a stop string came; nothing follows
+
+    def add(self, token_id: int) -> str:
+        """The text that this token makes final, often one word, sometimes nothing."""
+        if token_id in self._shown:
+            before = self._decode(final=True)
+            self._window, self._known = [], 0
+            return self._release(before + self._shown[token_id], final=False)
+        self._window.append(token_id)
+        return self._release(self._decode(final=False), final=False)
+
+    def finish(self) -> str:
+        """The text that was still held back."""
+        return self._release(self._decode(final=True), final=True)
+
+    def _decode(self, final: bool) -> str:
+        shown, text = self._tokenizer.decode_batch([self._window[: self._known], self._window])
+        if len(text) == len(shown) or (text.endswith(INCOMPLETE) and not final):
+            return ""
+        self._window, self._known = self._window[self._known :], len(self._window) - self._known
+        return text[len(shown) :]
+
+    def _release(self, text: str, final: bool) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + text
+        ends = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
+        if ends:
+            self.stopped, self._held = True, ""
+            return text[: min(ends)]
+        keep = 0 if final else max((overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+def overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
 class Answer:
@@ -127,17 +196,14 @@ class Stream:
 
     def steps(self) -> Iterator[str]:
         """Yield the rest, with "" after each call, so that a server can stop there."""
-        with suppress(StopIteration):
-            while True:
-                yield self._step()
-
-    def _step(self) -> str:
-        with alone(self._turn):
-            try:
-                return next(self._pieces)
-            except StopIteration as end:
-                self.result = end.value or self.result
-                raise StopIteration from None
+        while True:
+            with alone(self._turn):
+                try:
+                    piece = next(self._pieces)
+                except StopIteration as end:
+                    self.result = end.value or self.result
+                    return
+            yield piece
 
     def finish(self) -> Result:
         """Run to the end; returns the result. Raises InvalidInput where it was closed before."""
@@ -154,29 +220,21 @@ class Stream:
 
 
 class Clock:
-    """Counts seconds on the device, in guessing and in sampling, not of the stream's reader."""
+    """Counts seconds from when it is made: on the device, in guessing and in sampling."""
 
     def __init__(self):
-        self.seconds = {"prefill": 0.0, "decode": 0.0}
-        self._phase = ""
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count the seconds of the block for a phase."""
-        self._phase, start = name, time.perf_counter()
-        yield
-        self.seconds[name] += time.perf_counter() - start
+        self._start = time.perf_counter()
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Do not count the seconds of this block within a phase."""
-        start = time.perf_counter()
+        """Do not count the seconds of this block: those of text, and of the stream's reader."""
+        since = time.perf_counter()
         yield
-        self.seconds[self._phase] -= time.perf_counter() - start
+        self._start += time.perf_counter() - since
 
-    def rate(self, phase: str, tokens: int) -> float | None:
-        """Tokens per second, or None when the phase did not happen."""
-        return tokens / self.seconds[phase] if tokens else None
+    def rate(self, tokens: int) -> float | None:
+        """Tokens per second so far, or None for none."""
+        return tokens / (time.perf_counter() - self._start) if tokens else None
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int] | np.ndarray) -> int:

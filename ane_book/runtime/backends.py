@@ -27,9 +27,9 @@ import shutil
 import tempfile
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from ane_book import device
 from ane_book.bundle.cache import keep
 from ane_book.errors import BackendUnavailable, InvalidInput, InvalidPackage
+from mlprogram import machine
 from mlprogram.files import content_hash
 from mlprogram.progress import silent_coremltools
 from mlprogram.run.precision import check_precision
@@ -108,52 +108,42 @@ class CoreMLBackend:
 
     def __init__(self, compute_units: str | None = None):
         if compute_units is None:  # asked for an engine it lacks, Core ML may hang
-            compute_units = "CPU_AND_NE" if device.neural_engine()[0] else "CPU_AND_GPU"
+            compute_units = "CPU_AND_NE" if machine.neural_engine()[0] else "CPU_AND_GPU"
         if compute_units not in COMPUTE_UNITS:
             raise InvalidInput(
                 f"compute_units must be one of {', '.join(COMPUTE_UNITS)}, not {compute_units!r}"
             )
-        if not device.CAN_PREDICT:
+        if not machine.CAN_PREDICT:
             raise BackendUnavailable(
-                f"Core ML cannot run here: {device.CAN_PREDICT_REASON}; "
+                f"Core ML cannot run here: {machine.CAN_PREDICT_REASON}; "
                 'the "mil" backend runs the same packages on this machine'
             )
         self.compute_units = compute_units
-        self._packages: dict[Path, Package] = {}
-        self._compiled: dict[Path, Path] = {}
+        self._opened: dict[Path, tuple[Package, Path]] = {}  # and what Core ML made of it
 
     def load(self, package: Path, function: str) -> LoadedFunction:
         with silent_coremltools():
             from coremltools import ComputeUnit
             from coremltools.models import CompiledMLModel
+        from mlprogram.package.reader import Package
 
         package = Path(package)
-        declared = self._package(package)
+        if package not in self._opened:
+            declared = Package(package)  # refuses a damaged one before it is compiled
+            self._opened[package] = declared, _compiled(package) / f"{package.stem}.mlmodelc"
+        declared, made = self._opened[package]
         if function not in declared.functions:
             raise InvalidInput(
                 f"{package}: no function {function!r}; it has: {', '.join(declared.functions)}"
             )
-        path = self._compile(package)
         try:
             units = ComputeUnit[self.compute_units]
-            model = CompiledMLModel(str(path), units, function_name=function)
+            model = CompiledMLModel(str(made), units, function_name=function)
         except RuntimeError as error:
             raise InvalidPackage(
                 f"{package}: Core ML cannot load its function {function!r}: {error}"
             ) from None
         return _CoreMLFunction(model, declared.functions[function])
-
-    def _package(self, path: Path) -> "Package":
-        from mlprogram.package.reader import Package
-
-        if path not in self._packages:
-            self._packages[path] = Package(path)
-        return self._packages[path]
-
-    def _compile(self, package: Path) -> Path:
-        if package not in self._compiled:
-            self._compiled[package] = _compiled(package) / f"{package.stem}.mlmodelc"
-        return self._compiled[package]
 
 
 def _compiled(package: Path) -> Path:
@@ -161,7 +151,7 @@ def _compiled(package: Path) -> Path:
     make = partial(_compile_into, package)
     made_of = {
         "package": content_hash(package),
-        "macos": device.macos_build(),
+        "macos": machine.macos_build(),
         "coremltools": importlib.metadata.version("coremltools"),
     }
     try:
@@ -244,6 +234,6 @@ def choose_backend(name: Backend | str | None = None, precision: str = "fp16") -
             f'precision {precision!r} needs the "mil" backend: Core ML computes in the precision '
             "that the package declares, fp16"
         )
-    if name == "coreml" or (name is None and precision == "fp16" and device.CAN_PREDICT):
+    if name == "coreml" or (name is None and precision == "fp16" and machine.CAN_PREDICT):
         return CoreMLBackend()
     return MILBackend(precision)

@@ -8,8 +8,9 @@ from typing import Any
 
 from ane_book.bundle import Bundle, manifest
 from ane_book.errors import InvalidBundle, InvalidInput
-from ane_book.text.chat import Messages, as_messages, kept_apart, thought_tags
+from ane_book.text.chat import Messages, as_messages, thought_tags
 from ane_book.text.process import TextProcess, check_text
+import numpy as np
 from tokenizers import Tokenizer
 
 CUT = "\U0010fffd"  # the last character for private use; a text that has it loses it
@@ -71,19 +72,7 @@ class BundleText:
             return value
         texts = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         check_text(texts, "the prompt")
-        return self._tokenizer.literal(value, [*self._control.values()], CUT)
-
-    def kept_apart(self, value: Any) -> Any:
-        """The same value where each text of it that could become a part of a control token, with
-        what the template writes beside it, is encoded by itself."""
-        if self._text.chat_template is None:
-            return value
-        return kept_apart(value, tuple(self._control), CUT)
-
-    def control_tokens(self, token_ids: Sequence[int]) -> list[int]:
-        """Those that a stranger's text may not become."""
-        control = set(self._control.values())
-        return [token for token in token_ids if token in control]
+        return self._tokenizer.literal(value, [*self.control.values()], CUT)
 
     @cached_property
     def thought_tags(self) -> tuple[str, str] | None:
@@ -101,7 +90,7 @@ class BundleText:
         return "".join(words).rstrip().endswith(begin)
 
     @cached_property
-    def _control(self) -> dict[str, int]:
+    def control(self) -> dict[str, int]:
         """The tokens that a stranger's text may not become, by their text: special ones, those
         that end an answer and those that the template writes. Other added tokens, such as runs of
         spaces, are text; one of a single character, as a line's end, marks nothing."""
@@ -142,6 +131,13 @@ class BundleText:
     def _ids(self, text: str, special: bool) -> list[int]:
         check_text(text, "the prompt")
         return self._tokenizer.encode(text, special)
+
+
+def check_ids(ids: np.ndarray, vocabulary: int) -> None:
+    """Raise InvalidInput for token ids outside the vocabulary."""
+    wrong = ids[(ids < 0) | (ids >= vocabulary)]
+    if wrong.size:
+        raise InvalidInput(f"token id {wrong[0]} is outside the vocabulary of {vocabulary}")
 
 
 def load_tokenizer(words: TextProcess, file: Path) -> None:

@@ -48,13 +48,11 @@ class Lookup:
         return []
 
 
-def choose_drafter(draft: "Drafter | str | None", session: "Session") -> Drafter | None:
+def choose_drafter(draft: Drafter | str, session: "Session") -> Drafter:
     """The drafter for a session: "lookup", or one of your own.
 
     Raises InvalidInput for anything else, and where the session's bundle has no `verify`.
     """
-    if draft is None:
-        return None
     if draft != "lookup" and not isinstance(draft, Drafter):
         raise InvalidInput(f'draft must be "lookup", a drafter or None, not {draft!r:.80}')
     if session.block == 1:

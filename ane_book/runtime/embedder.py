@@ -13,15 +13,13 @@ Letters: C hidden size, E numbers of a vector, T tokens of a call, n texts.
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 import warnings
 
-from ane_book.bundle import Bundle
+from ane_book.bundle.parts import Vectors
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType, PromptTooLong, TextCut
 from ane_book.host import pool, text_places
-from ane_book.runtime.backends import Backend
+from ane_book.runtime.bundle_text import check_ids
 from ane_book.runtime.encoder import Encoder
-from ane_book.runtime.shards import load_steps
 from ane_book.text.process import check_text
 import numpy as np
 
@@ -31,24 +29,16 @@ class Embedder(Encoder):
 
     task = "embedding"
 
-    def __init__(
-        self,
-        bundle: Bundle | str | Path,
-        precision: str = "fp16",
-        backend: Backend | str | None = None,
-        force: bool = False,
-    ):
-        super().__init__(bundle, precision, backend, force)
-        manifest, positions = self.bundle.manifest, self.bundle.positions
-        assert manifest.vectors is not None, "what a bundle of this task has: `check_packages`"
-        self._whole, self._says = manifest.vector_size, manifest.vectors
-        self._positions = None if positions is None else positions.astype(np.float32)
-        self._head = load_steps(self.bundle, self.backend, manifest.head, self.calls)
+    @property
+    def _says(self) -> Vectors:
+        vectors = self.bundle.manifest.vectors
+        assert vectors is not None, "what a bundle of this task has: `check_packages`"
+        return vectors
 
     @property
     def size(self) -> int:
         """Numbers of a vector where nothing else is asked for."""
-        return self._says.dimensions or self._whole
+        return self._says.dimensions or self.bundle.manifest.vector_size
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -81,10 +71,9 @@ class Embedder(Encoder):
         """
         texts, before = _checked(texts), self.prompt(prompt)
         read = [self._read(before + text, f"text {i}", cut) for i, text in enumerate(texts)]
-        long = [self._cut(f"text {i}", n) for i, (_, n) in enumerate(read) if n > self.max_tokens]
-        if long:
-            more = f"; so are {len(long) - 1:,} more of {len(texts):,} texts" * (len(long) > 1)
-            warnings.warn(TextCut(long[0] + more), stacklevel=2)
+        if notes := [note for _, note in read if note]:
+            more = f"; so are {len(notes) - 1:,} more of {len(texts):,} texts" * (len(notes) > 1)
+            warnings.warn(TextCut(notes[0] + more), stacklevel=2)
         return self.vectors([ids for ids, _ in read], dimensions)
 
     def prompt(self, asked: str | None = None) -> str:
@@ -109,57 +98,42 @@ class Embedder(Encoder):
 
         cut: to `max_tokens`, with a TextCut; without it a longer text raises PromptTooLong.
         """
-        ids, tokens = self._read(self.prompt(prompt) + text, what, cut)
-        if tokens > self.max_tokens:
-            warnings.warn(TextCut(self._cut(what, tokens)), stacklevel=2)
+        ids, note = self._read(self.prompt(prompt) + text, what, cut)
+        if note:
+            warnings.warn(TextCut(note), stacklevel=2)
         return ids
 
-    def _read(self, text: str, what: str, cut: bool) -> tuple[list[int], int]:
-        """A text's token ids, at most `max_tokens`, and how many there are without the cut."""
+    def _read(self, text: str, what: str, cut: bool) -> tuple[list[int], str]:
+        """A text's token ids, at most `max_tokens`, and a note where that cuts it."""
         check_text(text, what)
-        ids = self._tokenizer.encode(text, special=True)
-        tokens = len(ids)
-        if tokens > self.max_tokens:
-            if not cut:
-                raise PromptTooLong(f"{what} has {tokens:,} tokens; {self.max_tokens} at most")
-            ids = self._tokenizer.encode(text, special=True, most=self.max_tokens)
-        return ids, tokens
-
-    def _cut(self, what: str, tokens: int) -> str:
-        return f"{what} is cut to the first {self.max_tokens} of its {tokens:,} tokens"
+        ids, most = self._tokenizer.encode(text, special=True), self.max_tokens
+        if len(ids) <= most:
+            return ids, ""
+        if not cut:
+            raise PromptTooLong(f"{what} has {len(ids):,} tokens; {most} at most")
+        note = f"{what} is cut to the first {most} of its {len(ids):,} tokens"
+        return self._tokenizer.encode(text, special=True, most=most), note
 
     def vectors(
         self, token_ids: Sequence[Sequence[int]], dimensions: int | None = None
     ) -> np.ndarray:
         """The same as `embed`, from token ids: 1 to `max_tokens` for each text."""
+        whole = self.bundle.manifest.vector_size
         size = self.size if dimensions is None else dimensions
-        if not 0 < size <= self._whole:
-            raise InvalidInput(f"dimensions: 1 to {self._whole}, not {size}")
-        columns = self._columns(token_ids)[:, :size]
-        lengths = np.linalg.norm(columns, axis=1, keepdims=True)
-        for i in np.flatnonzero(~((lengths > 0) & np.isfinite(lengths))):
-            raise InvalidBundle(
-                f"{self.bundle.path}: text {i} has a vector of length {lengths[i, 0]}; take "
-                'precision "fp32"'
-            )
-        return columns / lengths
-
-    def _columns(self, token_ids: Sequence[Sequence[int]]) -> np.ndarray:
-        """What each text becomes before the last step, float32 (n, E), from token ids.
-
-        Raises InvalidInput for ids that will not do, InvalidBundle where half precision is left.
-        """
+        if not 0 < size <= whole:
+            raise InvalidInput(f"dimensions: 1 to {whole}, not {size}")
         ids = [self._valid(row, i) for i, row in enumerate(token_ids)]
-        result = np.empty((len(ids), self._whole), np.float32)
+        columns = np.empty((len(ids), whole), np.float32)
         for call in pack([len(row) for row in ids], self.max_tokens):
-            for i, row in zip(call, self._run([ids[i] for i in call]), strict=True):
-                if not np.isfinite(row).all():
-                    raise InvalidBundle(
-                        f"{self.bundle.path}: text {i}, or one that shared its call, leaves the "
-                        'range of fp16 (a vector of length nan); take precision "fp32"'
-                    )
-                result[i] = row
-        return result
+            columns[call] = self._run([ids[i] for i in call])
+        cut = columns[:, :size]
+        lengths = np.linalg.norm(cut, axis=1, keepdims=True)
+        for i in np.flatnonzero(~((lengths[:, 0] > 0) & np.isfinite(columns).all(axis=1))):
+            raise InvalidBundle(
+                f"{self.bundle.path}: text {i}, or one that shared its call, leaves the range of "
+                f'fp16 (a vector of length {lengths[i, 0]}); take precision "fp32"'
+            )
+        return cut / lengths
 
     def _valid(self, row: Sequence[int], i: int) -> np.ndarray:
         """Check a text's token ids against vocabulary and longest call; returns an array."""
@@ -170,37 +144,22 @@ class Embedder(Encoder):
             raise InvalidInput(f"text {i}: token ids are whole numbers in a row")
         if ids.size > self.max_tokens:
             raise InvalidInput(f"text {i} has {ids.size} tokens, more than {self.max_tokens}")
-        self._check_ids(ids)
+        check_ids(ids, len(self._embedding))
         return ids
 
     def _run(self, texts: list[np.ndarray]) -> np.ndarray:
         """Run texts in one call; returns (n, E)."""
         lengths, host = [len(ids) for ids in texts], self.bundle.manifest.host
         rows = self._embedding[np.concatenate(texts)].astype(np.float32) * host.embedding_scale
-        if self._positions is not None:
-            rows += self._positions[text_places(lengths, sum(lengths))]
-        hidden = self._call(rows, lambda T: self._given(lengths, T))
+        if self.bundle.positions is not None:
+            rows += self.bundle.positions[text_places(lengths, sum(lengths))]
+        T = self._width(len(rows))
+        tables = host.tables(text_places(lengths, T), self.max_tokens)
+        masks = host.text_masks(lengths, T, causal=self._says.causal)
+        hidden = self._call(self._steps, rows, "hidden", tables | masks)
         texts_columns = np.split(hidden, np.cumsum(lengths)[:-1])
         pooled = np.stack([pool(own.T, self._says.pooling) for own in texts_columns])  # (n, C)
-        return self._last(pooled) if self._head else pooled
-
-    def _given(self, lengths: list[int], T: int) -> dict[str, np.ndarray]:
-        """The host's inputs of a call."""
-        host = self.bundle.manifest.host
-        tables = host.tables(text_places(lengths, T), self.max_tokens) if host.rotary else {}
-        return tables | host.text_masks(lengths, T, causal=self._says.causal)
-
-    def _last(self, pooled: np.ndarray) -> np.ndarray:
-        """Run the head on texts' columns (n, C); returns (n, E)."""
-        n, C = pooled.shape
-        function, T = self._fitting(n)
-        hidden = np.zeros((1, C, 1, T), self.backend.dtype)
-        hidden[0, :, 0, :n] = pooled.T
-        values = {"hidden": hidden}
-        with self._turn:
-            for step in self._head:
-                step.run(function, values, n)
-        return values["vector"][0, :, 0, :n].T.astype(np.float32)
+        return self._call(self._head, pooled, "vector", {}) if self._head else pooled
 
 
 def _checked(texts: Iterable[str]) -> list[str]:

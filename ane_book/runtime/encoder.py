@@ -6,18 +6,14 @@ smallest T that holds all tokens is called.
 Letters: C hidden size, T tokens of a call, n tokens, V vocabulary.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import ClassVar
 
 from ane_book.bundle import Bundle, opened
-from ane_book.device import memory_bytes
-from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.bundle_text import load_tokenizer
-from ane_book.runtime.experts import Calls
-from ane_book.runtime.shards import load_steps
+from ane_book.runtime.shards import Calls, Steps, check_memory, load_steps
 from ane_book.text.process import TextProcess
 import numpy as np
 
@@ -46,48 +42,33 @@ class Encoder:
         self._turn = Lock()
         manifest = self.bundle.manifest
         self.max_tokens = manifest.context
-        _check_memory(self.bundle)
+        check_memory(manifest, 8 * manifest.context**2)  # its mask
         self.calls = Calls()
         layers = [part for part in manifest.packages if part.part != "head"]
         self._steps = load_steps(self.bundle, backend, layers, self.calls)
-        self._widths = dict(sorted(manifest.functions.items(), key=lambda item: item[1]))
+        self._head = load_steps(self.bundle, backend, manifest.head, self.calls)
+        self._functions = dict(sorted((T, name) for name, T in manifest.functions.items()))
         self._embedding = np.asarray(self.bundle.embedding)  # (V, C), still mapped
         load_tokenizer(self._tokenizer, self.bundle.path / manifest.tokenizer.file)
 
-    def _check_ids(self, ids: np.ndarray) -> None:
-        """Raise InvalidInput for token ids outside the vocabulary."""
-        vocabulary = len(self._embedding)
-        wrong = ids[(ids < 0) | (ids >= vocabulary)]
-        if wrong.size:
-            raise InvalidInput(f"token id {wrong[0]} is outside the vocabulary of {vocabulary}")
+    def _width(self, n: int) -> int:
+        """The smallest T of a function that holds n tokens."""
+        return next(T for T in self._functions if n <= T)
 
-    def _call(self, rows: np.ndarray, host: Callable[[int], dict[str, np.ndarray]]) -> np.ndarray:
-        """Run rows (n, C) through all programs; returns float32 (n, C), or logits (n, labels).
+    def _call(
+        self, steps: Steps, rows: np.ndarray, output: str, inputs: dict[str, np.ndarray]
+    ) -> np.ndarray:
+        """Run rows (n, C) through programs; returns their last output, float32 (n, its channels).
 
-        host: makes the inputs beside the hidden state, for T tokens.
+        inputs: what the host gives beside the hidden state, for T tokens.
         """
         n, dtype = len(rows), self.backend.dtype
-        function, T = self._fitting(n)
+        T = self._width(n)
         hidden = np.zeros((1, rows.shape[1], 1, T), dtype)
         hidden[0, :, 0, :n] = rows.T
-        values = {name: array.astype(dtype) for name, array in host(T).items()}
+        values = {name: array.astype(dtype) for name, array in inputs.items()}
         values["hidden"] = hidden
         with self._turn:
-            for step in self._steps:
-                step.run(function, values, n)
-        outputs = values["logits" if self.bundle.manifest.tags else "hidden"]
-        return outputs[0, :, 0].T[:n].astype(np.float32)
-
-    def _fitting(self, n: int) -> tuple[str, int]:
-        """The function with the smallest T that holds n columns, and that T."""
-        return next((function, T) for function, T in self._widths.items() if n <= T)
-
-
-def _check_memory(bundle: Bundle) -> None:
-    """Raise InvalidBundle for a context whose mask this machine's memory cannot hold."""
-    limit, T = memory_bytes(), bundle.manifest.context
-    if limit is not None and limit < 8 * T * T:
-        raise InvalidBundle(
-            f"{bundle.path}: texts of {T:,} tokens take a mask of {8 * T * T / 1e9:,.1f} GB, and "
-            f"{limit / 1e9:,.1f} GB of memory are here; convert it with a shorter context"
-        )
+            for step in steps:
+                step.run(self._functions[T], values, n)
+        return values[output][0, :, 0].T[:n].astype(np.float32)

@@ -9,13 +9,15 @@ Letters: V vocabulary.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ane_book.options import Sampling, checked
-from ane_book.runtime.grammar import Mask
-from ane_book.runtime.logprobs import check_logits, log_softmax
+from ane_book.errors import AneBookError
+from ane_book.options import Sampling
 import numpy as np
+
+if TYPE_CHECKING:
+    from ane_book.runtime.grammar import Mask
 
 #: Below it a division by the temperature leaves float32's range, or divides by 0. At it two logits
 #: that differ at all are so far apart already that only the likeliest token can be drawn.
@@ -70,6 +72,31 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return weights / weights.sum()
 
 
+def check_logits(logits: np.ndarray) -> None:
+    """Raise AneBookError where the largest of logits (..., V) is NaN or infinite.
+
+    No token can then be drawn, and the likeliest would be a guess.
+    """
+    largest = logits.max(axis=-1)  # NaN counts as the largest
+    if not np.isfinite(largest).all():
+        what = "NaN" if np.isnan(largest).any() else "infinities"
+        raise AneBookError(
+            f"the model's logits hold {what}: something overflowed fp16 (largest number "
+            '65,504); precision="fp32" shows what they should be'
+        )
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Logarithms of the probabilities over the last axis (..., V), in the logits' own type.
+
+    The sum over V is in float64 whatever the type: in float32 that of a large vocabulary would lose
+    more than a token's own logarithm does.
+    """
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    total = np.exp(shifted).sum(axis=-1, keepdims=True, dtype=np.float64)
+    return shifted - np.log(total).astype(shifted.dtype)
+
+
 @dataclass(frozen=True)
 class TokenLogprobs:
     """A token, the logarithm of its probability, and those of the likeliest tokens, by token.
@@ -89,37 +116,20 @@ class TokenLogprobs:
         return cls(token, float(logprobs[token]), {int(i): float(logprobs[i]) for i in likeliest})
 
 
-@dataclass
 class Sampler:
-    """Draws tokens; with temperature 0 it takes the likeliest, whatever top_k, top_p and seed are.
+    """Draws the tokens of one answer; with temperature 0 it takes the likeliest, whatever top_k,
+    top_p and seed are.
 
-    The fields are those of `ane_book.options.Sampling`; `mask` holds one answer to a form, and
-    penalties count the tokens of one answer, so a sampler draws for one.
-    With `logprobs`, `drawn` collects them for each token, and for so many of the likeliest ones.
-    The same seed and logits give the same tokens; without a seed every sampler differs.
-    Raises InvalidInput for a value that makes no sense.
+    mask: holds the answer to a form. With `logprobs`, `drawn` collects them for each token, and for
+    so many of the likeliest ones. The same seed and logits give the same tokens; without a seed
+    every sampler differs.
     """
 
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    logprobs: int | None = None
-    min_p: float | None = None
-    logit_bias: dict[int, float] = field(default_factory=dict)
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    mask: Mask | None = None
-
-    def __post_init__(self):
-        checked(Sampling, {name: value for name, value in vars(self).items() if name != "mask"})
+    def __init__(self, how: Sampling, mask: "Mask | None" = None):
+        self.how, self.mask = how, mask
         self.drawn: list[TokenLogprobs] = []
-        self._random = np.random.default_rng(self.seed)
+        self._random = np.random.default_rng(how.seed)
         self._counts: Counter[int] = Counter()  # of the tokens of the answer
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0
 
     def __call__(self, logits: np.ndarray) -> int:
         """The next token's id, from logits (V,) float32; draws once unless greedy.
@@ -131,16 +141,17 @@ class Sampler:
         self._counts[token] += 1
         if self.mask is not None:
             self.mask.take(token)
-        if self.logprobs is not None:
-            self.drawn.append(TokenLogprobs.of(token, logits, self.logprobs))
+        if self.how.logprobs is not None:
+            self.drawn.append(TokenLogprobs.of(token, logits, self.how.logprobs))
         return token
 
     def _shaped(self, logits: np.ndarray) -> np.ndarray:
         """The logits (V,) with bias and penalties, and without what leaves the form."""
-        changed = dict(self.logit_bias)
-        if self.presence_penalty or self.frequency_penalty:
+        how = self.how
+        changed = dict(how.logit_bias)
+        if how.presence_penalty or how.frequency_penalty:
             for token, count in self._counts.items():
-                penalty = self.presence_penalty + self.frequency_penalty * count
+                penalty = how.presence_penalty + how.frequency_penalty * count
                 changed[token] = changed.get(token, 0.0) - penalty
         if changed:
             logits = logits.astype(np.float32)
@@ -148,25 +159,10 @@ class Sampler:
         return logits if self.mask is None else self.mask.apply(logits)
 
     def _token(self, logits: np.ndarray) -> int:
-        if self.greedy:
+        how = self.how
+        if how.temperature == 0:
             return int(np.argmax(logits))
-        kept = filter_logits(logits, self.temperature, self.top_k, self.top_p, self.min_p)
+        kept = filter_logits(logits, how.temperature, how.top_k, how.top_p, how.min_p)
         cumulative = np.cumsum(_softmax(kept), dtype=np.float64)
         drawn = self._random.random() * cumulative[-1]
         return int(np.searchsorted(cumulative, drawn, side="right"))
-
-
-def draw_guessed(
-    outputs: Sequence, guesses: Sequence[int], draw: Callable[..., int]
-) -> Iterator[int]:
-    """Draw the next token, and one after each guess for as long as guesses equal what was drawn.
-
-    outputs: the model's outputs after the text and after each guess. A token is drawn when it is
-    asked for, so nothing is drawn behind the end of an answer. There is one draw a token, guessed
-    or not, so guesses change no token and no distribution: see `ane_book.runtime.drafts`.
-    """
-    for output, guess in zip(outputs, [*guesses, None], strict=True):
-        token = draw(output)
-        yield token
-        if token != guess:
-            return

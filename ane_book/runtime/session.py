@@ -8,7 +8,6 @@ Taught in the chapters "What a token costs" and "The cache".
 Letters: T tokens of a call, S slots of the cache (the context), V vocabulary.
 """
 
-from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
@@ -19,16 +18,22 @@ from typing import TYPE_CHECKING, Unpack
 from ane_book.bundle import Bundle, opened
 from ane_book.errors import InvalidInput, PromptTooLong
 from ane_book.options import Sampling, SamplingOptions, checked
-from ane_book.runtime.adapters import Adapter, adapter_of
-from ane_book.runtime.answer import Answer, Clock, Result, Stream, alone, common_prefix
+from ane_book.runtime.adapters import Adapter, read_adapter
+from ane_book.runtime.answer import (
+    Answer,
+    Clock,
+    Result,
+    Stream,
+    TextStream,
+    alone,
+    common_prefix,
+)
 from ane_book.runtime.backends import Backend, choose_backend
-from ane_book.runtime.bundle_text import BundleText, load_tokenizer
+from ane_book.runtime.bundle_text import BundleText, check_ids, load_tokenizer
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
-from ane_book.runtime.experts import Calls
 from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.model_runner import ChunkOutput, ModelRunner
-from ane_book.runtime.sampling import Sampler, draw_guessed
-from ane_book.runtime.streaming import TextStream
+from ane_book.runtime.sampling import Sampler
 from ane_book.text.chat import Messages
 from ane_book.text.process import TextProcess
 import numpy as np
@@ -51,6 +56,9 @@ class Session(BundleText):
     force: open a bundle that failed parity by its evidence.json, too.
     runner: what runs the programs, if not this process (`ane_serve.cluster`).
 
+    calls: how often each program was called so far, by its package. tiers: how often the layers
+    were called in each tier of the cache, by its slots.
+
     One call or stream at a time: a second one, of another thread or between two pieces of a stream,
     raises SessionBusy. Sessions of one bundle may run at the same time, each in its own thread.
     Tokenizer and chat template run in a process of their own, with limits of time and memory.
@@ -70,6 +78,7 @@ class Session(BundleText):
         self._tokenizer = TextProcess()  # it starts while the packages are opened
         self.backend = backend = choose_backend(backend, precision)
         self._runner = ModelRunner(self.bundle, backend) if runner is None else runner
+        self.calls, self.tiers = self._runner.calls, self._runner.tiers
         self._text = self.bundle.manifest.tokenizer
         load_tokenizer(self._tokenizer, self._tokenizer_file)
         self._tokens: list[int] = []  # what the cache holds
@@ -107,20 +116,10 @@ class Session(BundleText):
         adapter: a folder as PEFT writes it, or what `read_adapter` made of one; raises what that
         raises. Nothing is converted or compiled.
         """
-        own = None if adapter is None else adapter_of(adapter, self.bundle)
+        own = None if adapter is None else read_adapter(adapter, self.bundle)
         with alone(self._cache):
             self._runner.use(own)
             self._clear()
-
-    @property
-    def calls(self) -> Calls:
-        """How often each program was called so far, by its package."""
-        return self._runner.calls
-
-    @property
-    def tiers(self) -> Counter[int]:
-        """How often the layers were called in each tier of the cache, by its slots."""
-        return self._runner.tiers
 
     def rewind(self, position: int) -> None:
         """Forget all but the first `position` tokens: later slots stay masked until overwritten."""
@@ -136,11 +135,9 @@ class Session(BundleText):
         returns the likeliest next token's id instead.
         """
         with alone(self._cache):
-            return self._append(token_ids)
-
-    def _append(self, token_ids: TokenIds) -> np.ndarray | int:
-        (last,) = deque(self._forward(token_ids), maxlen=1)  # earlier ones are let go
-        return self._after(last)[-1]
+            for call in self._forward(self._checked(token_ids)):
+                last = call  # earlier ones are let go
+            return self._after(last)[-1]
 
     def _after(self, call: ChunkOutput) -> np.ndarray | list[int]:
         """Run the head after the last token of a call; for `verify`, after each new one."""
@@ -161,43 +158,43 @@ class Session(BundleText):
         rows = np.empty((len(token_ids), self._runner.vocabulary), dtype=np.float32)
         done = 0
         with alone(self._cache):
-            for call in self._forward(token_ids):
+            for call in self._forward(self._checked(token_ids)):
                 count = call.new.stop - call.new.start
                 rows[done : done + count] = self._runner.head(call.hidden)[call.new]
                 done += count
         return rows
 
-    def _forward(self, token_ids: TokenIds, guesses: Sequence[int] = ()) -> Iterator[ChunkOutput]:
-        """Run tokens through the shards, a chunk a call. A single token may be followed by guesses,
-        as many as its call takes."""
-        ids = self._checked(token_ids)
+    def _forward(self, ids: list[int], guesses: Sequence[int] = ()) -> Iterator[ChunkOutput]:
+        """Run tokens through the layers, a chunk a call, and hold them.
+
+        A single token may be followed by guesses, as many as its call takes. They are not held:
+        that is for whoever finds that they came true.
+        """
         calls = [*self._runner.chunks(self.position, len(ids), len(guesses))]
         start = calls[0].first  # with a memory it may be before `position`
-        tokens = np.array([*self._tokens[start:], *ids.tolist(), *guesses])
+        held = [*self._tokens[start:], *ids]
+        tokens = np.array([*held, *guesses])
         given = [(c.function, tokens[c.first - start : c.stop - start], c.first) for c in calls]
         for call, hidden in zip(calls, self._runner.passes(given), strict=True):
-            held = self.position
-            if call.stop > held:  # else all of them are held: a memory is made again
-                new = slice(held - call.first, call.stop - call.first)
+            position = self.position
+            if call.stop > position:  # else all of them are held: a memory is made again
+                new = slice(position - call.first, call.stop - call.first)
                 yield ChunkOutput(call.function, hidden, new)
-                self._tokens.extend(tokens[held - start : call.stop - start].tolist())
+                self._tokens += held[position - start : call.stop - start]
 
-    def _valid(self, token_ids: TokenIds) -> np.ndarray:
-        """Check token ids against the vocabulary; returns them as an array."""
+    def _valid(self, token_ids: TokenIds) -> list[int]:
+        """Token ids as a list; raises InvalidInput for those outside the vocabulary."""
         ids = np.asarray(token_ids)
-        vocabulary = self._runner.vocabulary
         if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
             raise InvalidInput("token ids must be a list of at least one whole number")
-        if ids.min() < 0 or ids.max() >= vocabulary:
-            wrong = ids[(ids < 0) | (ids >= vocabulary)][0]
-            raise InvalidInput(f"token id {wrong} is outside the vocabulary of {vocabulary}")
-        return ids
+        check_ids(ids, self._runner.vocabulary)
+        return ids.tolist()
 
-    def _checked(self, token_ids: TokenIds) -> np.ndarray:
+    def _checked(self, token_ids: TokenIds) -> list[int]:
         ids = self._valid(token_ids)
-        if self.position + ids.size > self.context:
+        if self.position + len(ids) > self.context:
             raise PromptTooLong(
-                f"{ids.size} more tokens after {self.position} exceed the context of "
+                f"{len(ids)} more tokens after {self.position} exceed the context of "
                 f"{self.context} tokens; {self._longer()}"
             )
         return ids
@@ -238,7 +235,7 @@ class Session(BundleText):
                 "only; use temperature 0 without logprobs, bias, penalties and forms, or convert "
                 "without argmax_output"
             )
-        drafter = choose_drafter(draft, self)
+        drafter = None if draft is None else choose_drafter(draft, self)
         ids = self._given(prompt, how)
         sampler = self._sampler(how, ids)
         most = min(how.max_tokens, self._room(ids))
@@ -254,10 +251,8 @@ class Session(BundleText):
             raise InvalidInput(
                 f"logit_bias: token id {wrong[0]} is outside the vocabulary of {len(known)}"
             )
-        fields = {name: getattr(how, name) for name in Sampler.__match_args__ if name != "mask"}
         end = self.thought_tags[1] if self.thought_tags and self.thinks(ids) else ""
-        mask = how.form and self._grammar_tokens.mask(*how.form, end)
-        return Sampler(**fields, mask=mask)
+        return Sampler(how, how.form and self._grammar_tokens.mask(*how.form, end))
 
     @cached_property
     def _grammar_tokens(self) -> GrammarTokens:
@@ -272,7 +267,7 @@ class Session(BundleText):
         for name, value in told.items():
             if value is not None:
                 raise InvalidInput(f"token ids go as they are; a {name} has no place in them")
-        return self._valid(prompt).tolist()
+        return self._valid(prompt)
 
     def _room(self, ids: list[int]) -> int:
         """How many tokens the context leaves for an answer to this prompt."""
@@ -295,64 +290,53 @@ class Session(BundleText):
                 del self._tokens[common_prefix(self._tokens, ids[:-1]) :]
             else:
                 self._clear()
-            clock, calls, drafted, accepted = Clock(), 0, 0, 0
+            calls = drafted = accepted = 0
 
             # Prefill: those tokens of the prompt that the cache does not hold, a chunk a call.
-            fresh = ids[self.position :]
-            with clock.phase("prefill"):
-                (output,) = yield from self._outputs(fresh, [], clock)
-                token = draw(output)
+            fresh, clock = ids[self.position :], Clock()
+            for call in self._forward(fresh):
+                last = call
+                with clock.stopped():
+                    yield ""
+            token = draw(self._after(last)[-1])
+            prefill_tps = clock.rate(len(fresh))
             yield answer.add(token)
 
             # Decode: the last token, and after it guesses, which the same call checks.
+            clock = Clock()
             while not answer.reason:
-                with clock.phase("decode"):
-                    guessed = []
-                    if drafter is not None:  # as many as the next call and the answer have room for
-                        stop = self._runner.step(self.position, answer.left).stop
-                        room, V = stop - self.position - 1, self._runner.vocabulary
-                        guessed = guesses(drafter, ids + answer.tokens, room, V)
-                    outputs = yield from self._outputs([token], guessed, clock)
-                    drawn = draw_guessed(outputs, guessed, draw)
-                    token = next(drawn)
+                guessed: list[int] = []
+                if drafter is not None:  # as many as the next call and the answer have room for
+                    room = self._runner.step(self.position, answer.left).stop - self.position - 1
+                    guessed = guesses(drafter, ids + answer.tokens, room, self._runner.vocabulary)
+                for call in self._forward([token], guessed):
+                    last = call
+                    with clock.stopped():
+                        yield ""
                 calls, drafted = calls + 1, drafted + len(guessed)
-                yield answer.add(token)
-                for guess in guessed:
+                outputs = self._after(last)[-1 - len(guessed) :]
+                # One draw a token, guessed or not: so guesses change no token and no distribution.
+                for output, guess in zip(outputs, [*guessed, None], strict=True):
+                    token = draw(output)
                     accepted += token == guess
+                    with clock.stopped():
+                        yield answer.add(token)
                     if token != guess or answer.reason:
                         break
                     self._tokens.append(token)  # whose keys and values the call has cached
-                    with clock.phase("decode"):
-                        token = next(drawn)
-                    yield answer.add(token)
-
+            decode_tps = clock.rate(len(answer.tokens) - 1)
             yield answer.finish()
             return Result(
                 text=answer.text,
                 token_ids=answer.tokens,
                 prompt_tokens=len(ids),
-                prefill_tps=clock.rate("prefill", len(fresh)),
-                decode_tps=clock.rate("decode", len(answer.tokens) - 1),
+                prefill_tps=prefill_tps,
+                decode_tps=decode_tps,
                 finish_reason=answer.reason,
                 calls=calls,
                 drafted=drafted,
                 accepted=accepted,
             )
-
-    def _outputs(
-        self, token_ids: TokenIds, guessed: list[int], clock: Clock
-    ) -> Generator[str, None, list]:
-        """Append tokens; yields "" after each call, with the clock stopped meanwhile.
-
-        Returns the model's outputs after the last of them, and after each guess. The guesses are
-        not appended: that is for whoever finds that they came true.
-        """
-        for call in self._forward(token_ids, guessed):
-            last = call
-            with clock.stopped():
-                yield ""
-        del self._tokens[self.position - len(guessed) :]
-        return list(self._after(last)[-1 - len(guessed) :])
 
 
 def _are_ids(prompt: str | Messages | TokenIds) -> "TypeIs[TokenIds]":

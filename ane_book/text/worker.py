@@ -38,21 +38,10 @@ class Text:
         tokenizer.no_padding()
         self._tokenizer = tokenizer
 
-    def render(
-        self,
-        template: str,
-        messages: list[dict],
-        bos_token: str | None,
-        eos_token: str | None,
-        day: str | None,
-        tools: list[dict] | None,
-        effort: str | None,
-    ) -> str:
+    def render(self, template: str, messages: list[dict], day: str | None, **options) -> str:
+        """day: its beginning is the present. options: of `template.render`."""
         now = datetime.fromisoformat(day) if day else None
-        text = render(
-            template, messages, bos_token=bos_token, eos_token=eos_token, now=now, tools=tools,
-            effort=effort,
-        )  # fmt: skip
+        text = render(template, messages, now=now, **options)
         if len(text) > LONGEST:
             raise InvalidInput(f"the model's chat template gives {len(text):,} characters")
         return text
@@ -116,15 +105,9 @@ def _middle(text: str, start: int, end: int) -> int:
     return (start + end) // 2
 
 
-#: How a failure of each call begins; the template's errors are sentences already.
-FAILED = {
-    "load": "not a tokenizer: ",
-    "encode": "the model's tokenizer cannot take this text: ",
-    "literal": "the model's tokenizer cannot take this text: ",
-    "locate": "the model's tokenizer cannot take this text: ",
-    "decode": "the model's tokenizer has no text for these tokens: ",
-    "token_bytes": "the model's tokenizer has no text for these tokens: ",
-}
+#: How a failure begins, where it is no sentence already.
+FAILED = {"load": "not a tokenizer: ", "render": ""}
+OTHERWISE = "the model's tokenizer fails: "
 
 
 def answer(text: Text, line: bytes) -> bytes:
@@ -139,7 +122,7 @@ def answer(text: Text, line: bytes) -> bytes:
     except InvalidInput as refused:
         error = str(refused)
     except BaseException as broken:  # a panic of Rust's is one that is no Exception
-        error = f"{FAILED.get(call, '')}{str(broken) or type(broken).__name__}"
+        error = f"{FAILED.get(call, OTHERWISE)}{str(broken) or type(broken).__name__}"
     return json.dumps({"error": error[:LONGEST_ERROR]}).encode()
 
 

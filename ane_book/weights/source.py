@@ -225,8 +225,8 @@ def piece_shapes(shapes: Mapping[str, Shape], pieces: Mapping[str, Pieces]) -> d
 
 
 def plain_rope(config: dict, place: str) -> dict:
-    """`plain_rope` of models/base/dense, for all sources."""
-    from ane_book.models.base.dense import plain_rope as plain
+    """`plain_rope` of models/base/config, for all sources."""
+    from ane_book.models.base.config import plain_rope as plain
 
     for field in ("rope_parameters", "rope_scaling"):
         if not isinstance(config.get(field), dict | None):

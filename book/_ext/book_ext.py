@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: The workflow in .github keys its cache on the same files.
 WHAT_CELLS_USE = (
     "ane_book/**/*",
+    "families/src/ane_families/**/*",
     "mlprogram/src/mlprogram/**/*",
     "book/ane_book_pages/**/*",
     "research/**/*",

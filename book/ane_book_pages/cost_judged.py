@@ -1,8 +1,8 @@
 """Published figures beside the ranges that the cost model predicts: inside or outside, by model.
 
 A model whose figures ended up in the fit or in an end of a range is marked, and is no evidence: its
-figures would be inside by construction. Only figures that had no part in either count. None is left
-out because it is outside.
+figures would be inside by construction. Only figures that had no part in either count, and for a
+reader's model only those of language models. None is left out because it is outside.
 
 Taught in the chapter "How fast will it be?".
 """
@@ -14,6 +14,9 @@ from statistics import median
 from ane_book_pages.cost_published import Figure, Role
 from ane_book_pages.fit import asked, by_model, bytes_ms, within
 from mlprogram.ane.cost.model import Interval, predict
+
+#: Single operations, and decoders of a few layers made for a test: what is no language model.
+TEST_GRAPHS = frozenset({"convolutions", "products", "decoder-4-layers", "decoder-8-layers"})
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,15 @@ def predictable(figure: Figure) -> bool:
 
 
 def beside(figures: Iterable[Figure], role: Role) -> list[Beside]:
-    """The figures of a role by model; those of the fit are the ones that it was fitted to."""
-    chosen = [f for f in figures if predictable(f) and f.role == role]
-    chosen = [f for f in chosen if role != "fit" or not f.left_out]
+    """The figures of a role by model; those of the fit are the ones that it was fitted to.
+
+    A new figure of a graph and chip of which another figure is an end of a range comes from the
+    same runs, so it is counted with the ranges.
+    """
+    known = [f for f in figures if predictable(f)]
+    runs = {(f.name, f.chip) for f in known if f.role == "range"}
+    roles = [(f, "range" if (f.name, f.chip) in runs else f.role) for f in known]
+    chosen = [f for f, counted in roles if counted == role and not (role == "fit" and f.left_out)]
     return [
         Beside(name, role, tuple(own), sum(within(own))) for name, own in by_model(chosen).items()
     ]

@@ -20,6 +20,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from _common import record
 import ane_book
 from ane_book.errors import InvalidInput
+from ane_book.options import Sampling
 from ane_book.runtime.grammar import GrammarTokens, Mask
 from ane_book.runtime.sampling import Sampler
 import jsonschema_rs
@@ -46,7 +47,7 @@ def schemas(suite: Path) -> dict[str, str]:
 def drawn(mask: Mask, tokens: Tokenizer, ends: list[int], seed: int) -> str | None:
     """An answer drawn from random logits; None where it has no end."""
     random, found = np.random.default_rng(seed), []
-    sampler = Sampler(temperature=1.0, seed=seed, mask=mask)
+    sampler = Sampler(Sampling(temperature=1.0, seed=seed), mask)
     closing = [tokens.token_to_id(mark) for mark in '"}]']
     while len(found) < MOST:
         logits = 2 * random.standard_normal(tokens.get_vocab_size(), dtype=np.float32)

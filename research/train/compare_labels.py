@@ -12,7 +12,7 @@ rounding does. `tokens_off` counts those that moved by more than a thousandth.
 """
 
 import ane_book
-from ane_book.runtime.logprobs import log_softmax
+from ane_book.runtime.sampling import log_softmax
 from ane_book.runtime.tags.spans import Viterbi
 from evaluate import SETS, generated
 import numpy as np

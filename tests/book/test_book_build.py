@@ -188,7 +188,8 @@ def test_the_whole_book_prints_as_a_pdf(tmp_path):
 def test_the_caches_key_changes_with_every_file_of_the_libraries(tmp_path):
     """Kernels, texts and tables too; not with what Python leaves beside them."""
     ignored = shutil.ignore_patterns("__pycache__")
-    for library in ("ane_book", "book/ane_book_pages", "mlprogram/src/mlprogram"):
+    libraries = ("ane_book", "book/ane_book_pages", "families/src/ane_families")
+    for library in (*libraries, "mlprogram/src/mlprogram"):
         shutil.copytree(ROOT / library, tmp_path / library, ignore=ignored)
     for part in ("coreai", "onnx"):  # PARTS
         shutil.rmtree(tmp_path / "mlprogram/src/mlprogram" / part)

@@ -11,12 +11,12 @@ import sys
 
 from _adapters import write_adapter
 from _command import ane_book, chatty_copy, refused
-from ane_book import device
 from ane_book.bundle import Bundle
 from ane_book.cli import app
 from ane_book.conversion import convert
+from ane_book.device import describe
 from ane_book.runtime import Session
-from mlprogram import MLProgram
+from mlprogram import MLProgram, machine
 import pytest
 import typer
 
@@ -70,8 +70,8 @@ class TestRun:
         assert talked == session.generate(asked, max_tokens=12).text + "\n"
 
     def test_an_adapter_that_has_no_place_is_refused(self, bundle, tmp_path):
-        missing = refused("run", bundle, "Hi", "--adapter", tmp_path / "no")
-        assert "there is no such folder" in missing
+        missing = ane_book("run", bundle, "Hi", "--adapter", tmp_path / "no").stderr
+        assert "does not exist" in missing
         for command in (("run", bundle, "Hi"), ("chat", bundle)):
             assert "without slots" in refused(*command, "--adapter", tmp_path)
 
@@ -83,10 +83,10 @@ class TestRun:
         message = refused("run", "smolm2-135m-instuct", "Hi")
         assert "smolm2-135m-instuct" in message and "smollm2-135m-instruct" in message
 
-    @pytest.mark.skipif(device.CAN_PREDICT, reason="Core ML runs here")
+    @pytest.mark.skipif(machine.CAN_PREDICT, reason="Core ML runs here")
     def test_core_ml_off_a_mac(self, bundle, tmp_path):
         for model in (bundle, tmp_path):  # also before a conversion, which takes long
-            assert device.CAN_PREDICT_REASON in refused("run", model, "Hi", "--backend", "coreml")
+            assert machine.CAN_PREDICT_REASON in refused("run", model, "Hi", "--backend", "coreml")
 
     @pytest.mark.parametrize("command", ["choose", "rerank"])
     def test_a_command_that_went_says_what_does_it(self, command):
@@ -98,13 +98,13 @@ class TestRun:
         assert "inspect" in done.stdout and "..." not in done.stdout.partition("Commands:")[2]
 
     @pytest.mark.parametrize(("word", "slow"), [
-        ("--help", {"annotated_types", "asyncio", "numpy", "pydantic", "rich", "torch"}),
+        ("--help", {"asyncio", "numpy", "rich", "torch"}),
         ("models", {"coremltools", "huggingface_hub", "torch", "transformers"}),
     ])  # fmt: skip
     def test_a_word_about_the_commands_takes_few_imports(self, word, slow):
         assert imported(slow, word) == []
 
-    @pytest.mark.skipif(device.CAN_PREDICT, reason="Core ML is reached through coremltools")
+    @pytest.mark.skipif(machine.CAN_PREDICT, reason="Core ML is reached through coremltools")
     def test_a_kept_bundle_needs_nothing_of_a_conversion(self, bundle):
         slow = {"ane_book.conversion", "ane_book.models", "ane_book.weights", "coremltools"}
         slow |= {"jinja2", "transformers"}
@@ -210,22 +210,27 @@ NO_PACKAGE = [
     ("inspect nothing", "no such package"),
     *((f"{each} smollm2-135m", "smollm2-135m: no such package; did you mean NAME")
       for each in OF_PACKAGES),
-    *((f"{each} {path}", "NAME: no such package|no manifest.json")
+    *((f"{each} {path}", "NAME/?: no such package|no manifest.json")
       for each, path in product(OF_PACKAGES, ("./NAME", "NAME/", "nowhere/NAME"))),
     *((each, "./NAME: there is no such file or folder; did you mean NAME") for each in OF_MODELS),
-    ("diff mein.mlpackage", "did you mean mine.mlpackage?"),
-    ("diff NAME", "`ane-book convert NAME` prints the folder"),
-    ("save mein.mlpackage x.mlmodelc", "did you mean mine.mlpackage?"),
-    ("save NAME x.mlmodelc", "`ane-book convert NAME` prints the folder"),
+    ("diff mein.mlpackage", "mein.mlpackage: no such package"),
+    ("diff NAME", "NAME: no such package"),
+    ("save mein.mlpackage x.mlmodelc", "mein.mlpackage: no such package"),
+    ("save NAME x.mlmodelc", "NAME: no such package"),
     *((f"{each} 'a m.gguf'", "a m.gguf: a .gguf file holds weights, not a program.*"
        "`ane-book plan 'a m.gguf'`")  # ready to paste, spaces and all
-      for each in ("inspect", "inspect --run", "diff")),
-    *((f"{each} m.onnx", "an ONNX graph, not a package; `ane-book convert m.onnx")
-      for each in ("inspect", "check", "diff", "place")),
+      for each in ("inspect", "inspect --run")),
+    *((f"{each} m.onnx", "an ONNX graph, not a package; `mlprogram convert m.onnx")
+      for each in ("inspect", "check")),
     *((f"{each} weights/model.safetensors", "a .safetensors file holds weights, not a program")
-      for each in ("inspect", "check", "diff", "place", "check --calibrate golden")),
+      for each in ("inspect", "check", "check --calibrate golden")),
     *((f"{each} weights", "a folder of .safetensors files holds weights")
-      for each in ("inspect", "check", "diff", "place")),
+      for each in ("inspect", "check")),
+    *((f"{each} {path}", f"{path}: not a .mlpackage, .mlmodelc or .mlmodel")
+      for each in ("diff", "place") for path in ("m.onnx", "weights/model.safetensors")),
+    ("convert m.onnx", "no genai_config.json beside it.*`mlprogram convert m.onnx --out"),
+    ("diff weights", "weights is not a .mlpackage"),
+    ("place weights", "weights: no .mlpackage, .mlmodelc, .mlmodel is in this folder"),
 ]  # fmt: skip
 
 
@@ -259,6 +264,7 @@ class TestConvert:
         out = tmp_path / "made"
         said = refused("convert", checkpoint, "--out", out, "--shard-limit", "much")
         assert "'much' is not a size" in said and not out.exists()
+        assert "context must be greater" in refused("convert", "no model", "--context", "0")
 
 
 class TestManners:
@@ -277,13 +283,13 @@ class TestManners:
 
     def test_doctor_gives_every_check_a_line(self):
         done = ane_book("doctor")
-        checks = [check for check, _, _ in device.describe()] + ["compiled kernels"]
+        checks = [check for check, _, _ in describe()] + ["compiled kernels"]
         assert done.returncode == 0
         assert all(line.startswith(tuple(checks)) for line in done.stdout.splitlines())
-        assert device.CAN_PREDICT_REASON in done.stdout
+        assert machine.CAN_PREDICT_REASON in done.stdout
 
     @pytest.mark.parametrize("words", [
-        "sing", "run", "run m p --kv disk", "convert m --context 0", "inspect p --out o.npz",
+        "sing", "run", "run m p --kv disk", "inspect p --out o.npz",
     ])  # fmt: skip
     def test_usage_errors(self, words):
         done = ane_book(*words.split())

@@ -32,19 +32,17 @@ def recorded(session: Session, columns: int = 90, **options) -> str:
 
 class TestDemo:
     def test_a_process_shows_answers_and_evidence(self, sealed):
-        done = ane_book("demo", sealed, "--precision", "fp32", "--raw", "--verbose")
+        done = ane_book("demo", sealed, "--precision", "fp32")
         assert done.returncode == 0, done.stderr
         session = Session(sealed, "fp32", "mil")
         for prompt in PROMPTS:
-            answer = session.generate(prompt, max_tokens=40)
             assert f"> {prompt}\n" in done.stdout
-            assert str(answer.token_ids[:5])[:-1] in done.stdout
         words = " ".join(done.stdout.split())
         for level in ("L0 laws", "L1 parity", "L2 residency", "L3 quality"):
             assert f"{level} unmeasured: " in words
         manifest = session.bundle.manifest
         for name, digest in manifest.sha256.items():
-            if name.startswith("head.mlpackage/"):
+            if name == "head.mlpackage/Data/com.apple.CoreML/weights/weight.bin":
                 assert digest[:16] in words
         assert "8 of 8 next tokens are those of golden.npz" in words
         assert "engine unmeasured: no Neural Engine here" in words or "Core ML" in words

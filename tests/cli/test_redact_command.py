@@ -12,9 +12,9 @@ from _command import ane_book as command
 from _long import long_but
 from _patience import HANGING, until
 from _taggers import TEXT, tiny_tagger, write_tagger
-from ane_book.cli.redact import _marks, _replaced, _rewrite
+from ane_book.cli.redact import _replaced, _rewrite
 from ane_book.runtime import Tagger
-from ane_book.runtime.tags import Span, decode
+from ane_book.runtime.tags import decode
 from mlprogram import progress
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -30,7 +30,7 @@ class TestCommand:
         assert done.stdout == expected.text.replace("\r\n", "\n")  # read as text by the test
         assert f"{len(expected.spans)} spans, " in done.stderr
 
-    def test_spans_as_json_and_a_dry_run(self, tagger):
+    def test_spans_as_json(self, tagger):
         path = tagger("odd")[1].path
         text = TEXT.replace("\r", "")
         words = "redact", "--model", path, "-", "--precision", "fp32"
@@ -40,9 +40,6 @@ class TestCommand:
         assert [(r["label"], r["start"], r["byte_end"], r["text"]) for r in rows] == [
             (s.label, s.start, s.byte_end, text[s.start : s.end]) for s in spans
         ]
-        done = command(*words, "--dry-run", input=text)
-        first = spans[0]
-        assert f"[{first.label}: {text[first.start : first.end]}]" in done.stdout
 
     def test_an_empty_file_is_empty(self, tagger):
         done = command("redact", "--model", tagger("odd")[1].path, "-")
@@ -232,30 +229,3 @@ class TestStreams:
     def test_a_folder_is_no_text(self, tagger, tmp_path):
         said = refused("redact", "--model", tagger("odd")[1].path, tmp_path)
         assert said == f"error: {tmp_path}: Is a directory"
-
-
-class TestMarks:
-    SPAN = Span("private_email", 0, 1, 0, 1, 1.0)
-
-    def shown(self, target, text: str = "a\x1b[2J\udcffb") -> str:
-        show = _marks(target)
-        return show("x\r", None) + show("\ny", None) + show(text, self.SPAN)
-
-    def test_have_colours_on_a_terminal_alone(self, monkeypatch, tmp_path):
-        pty = pytest.importorskip("pty")
-        for name in ("NO_COLOR", "TERM"):
-            monkeypatch.delenv(name, raising=False)
-        plain = "x\ny[private_email: a\\x1b[2J\\xffb]"
-        with (tmp_path / "f").open("wb") as file:
-            assert self.shown(file) == plain
-        ours, theirs = pty.openpty()
-        with open(ours, "rb"), open(theirs, "wb", buffering=0) as terminal:
-            coloured = "x\ny\x1b[41mprivate_email: a\\x1b[2J\\xffb\x1b[0m"
-            assert self.shown(terminal) == coloured
-            monkeypatch.setenv("NO_COLOR", "")  # which means nothing, by no-color.org
-            assert self.shown(terminal) == coloured
-            monkeypatch.setenv("NO_COLOR", "1")
-            assert self.shown(terminal) == plain
-            monkeypatch.delenv("NO_COLOR")
-            monkeypatch.setenv("TERM", "dumb")
-            assert self.shown(terminal) == plain

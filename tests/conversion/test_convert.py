@@ -14,7 +14,7 @@ from _tiny import TINY, greedy, prompt
 import ane_book
 from ane_book.bundle import Bundle, Recipe
 from ane_book.conversion.plan import plan
-from ane_book.conversion.plan.shards import head_splits
+from ane_book.conversion.plan.programs import head_splits
 from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.write import lowering
 from ane_book.conversion.write.decoder import lower_blocks, write_shard

@@ -118,13 +118,12 @@ class TestCalls:
         tagging, manifest = Tagger(bundle, "fp32"), bundle.manifest
         lengths = [11, 17]
         texts = [some_ids(n) for n in lengths]
-
-        def host(T: int) -> dict[str, np.ndarray]:
-            places = np.concatenate([*map(np.arange, lengths), np.arange(T - sum(lengths))])
-            tables = manifest.host.tables(places, manifest.context)
-            return tables | {"mask": text_mask(lengths, T, manifest.tags.window)}
-
-        together = tagging._call(bundle.embedding[np.concatenate(texts)], host)
+        T = tagging._width(sum(lengths))
+        places = np.concatenate([*map(np.arange, lengths), np.arange(T - sum(lengths))])
+        inputs = manifest.host.tables(places, manifest.context)
+        inputs["mask"] = text_mask(lengths, T, manifest.tags.window)
+        rows = bundle.embedding[np.concatenate(texts)]
+        together = tagging._call(tagging._steps, rows, "logits", inputs)
         alone = np.concatenate([scores(tagging, ids) for ids in texts])
         np.testing.assert_allclose(together, alone, atol=1e-4)
 

@@ -9,8 +9,8 @@ import tempfile
 import ane_book
 from ane_book.conversion.write import kept, lowering, values
 from ane_book.conversion.write.decoder import lower_blocks
-from ane_book.models.base import layers
 from ane_book.options import Recipe
+from ane_families import layers
 import numpy as np
 import pytest
 import torch

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+from _long import long_but
 import pytest
 
 CONFIG = {
@@ -71,7 +72,7 @@ def test_lowering_takes_eight_bytes_a_weight_at_most(tmp_path):
     assert growth("lower", tmp_path, hidden_size=C, intermediate_size=F) < 8 * weights
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", long_but([True, False], True))
 def test_a_large_vocabulary_is_never_whole_in_single_precision(tmp_path, tied):
     V, C = 100_000, 256
     found = growth("convert", tmp_path, vocab_size=V, hidden_size=C, tie_word_embeddings=tied)

@@ -12,8 +12,8 @@ import ane_book
 from ane_book.bundle import Bundle
 from ane_book.cli import app
 from ane_book.conversion import reference_models
-from ane_book.conversion.plan import find_config, limits, plan
-from ane_book.conversion.plan.shards import blob_bytes
+from ane_book.conversion.plan import find_config, plan, report
+from ane_book.conversion.plan.programs import blob_bytes
 from ane_book.conversion.quantize import SCHEMES, encode
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import (
@@ -143,24 +143,24 @@ class TestNotes:
     @pytest.mark.parametrize(
         ("touched", "model", "options"),
         [
-            ((limits.PROGRAM,), QWEN, {}),
-            ((limits.PROGRAM, limits.LOADED), PHI, {"shard_limit": "1.1GB"}),
-            ((limits.PROGRAM, limits.LOADED), PHI, {"partition": "whole"}),
+            ((report.PROGRAM,), QWEN, {}),
+            ((report.PROGRAM, report.LOADED), PHI, {"shard_limit": "1.1GB"}),
+            ((report.PROGRAM, report.LOADED), PHI, {"partition": "whole"}),
             (
-                (limits.PROGRAM, limits.FILE[0], *limits.AXIS, limits.LOADED),
+                (report.PROGRAM, report.FILE[0], *report.AXIS, report.LOADED),
                 PHI,
                 {"partition": "whole", "head_rows": 200_064},
             ),
-            ((limits.SMALL,), "smollm2-135m-instruct", {"shard_limit": "10MB"}),
-            ((limits.PROGRAM, limits.AXIS[0]), QWEN, {"head_rows": 50_000}),
-            ((limits.PROGRAM, *limits.AXIS), QWEN, {"head_rows": 200_000}),
-            ((limits.SMALL, limits.LOADED, limits.CALLS), "zaya1-8b", APART),
+            ((report.SMALL,), "smollm2-135m-instruct", {"shard_limit": "10MB"}),
+            ((report.PROGRAM, report.AXIS[0]), QWEN, {"head_rows": 50_000}),
+            ((report.PROGRAM, *report.AXIS), QWEN, {"head_rows": 200_000}),
+            ((report.SMALL, report.LOADED, report.CALLS), "zaya1-8b", APART),
         ],
     )
     def test_each_limit_where_it_is_touched(self, touched, model, options):
         said = self.notes(model, **options)
-        sizes = (limits.PROGRAM, *limits.FILE, limits.SMALL, limits.LOADED)
-        for limit in (*sizes, *limits.AXIS, limits.CALLS):
+        sizes = (report.PROGRAM, *report.FILE, report.SMALL, report.LOADED)
+        for limit in (*sizes, *report.AXIS, report.CALLS):
             line = f"{limit.statement} ({limit.evidence})"
             assert (line in said) == (limit in touched), limit
 
@@ -171,7 +171,7 @@ class TestNotes:
         assert len(shard.files) == 7 and max(shard.files) <= 1_000_000_000 < shard.bytes
         assert f"{shard.bytes / 1e6:,.1f} MB in 7 files" in dict(made.facts())["shards"]
         large = plan(config.model_copy(update={"vocab_size": 400_000}), make_recipe(**options))
-        for limit in limits.FILE:
+        for limit in report.FILE:
             line = limit.note("head.mlpackage, a weight file of 2,457.6 MB")
             assert line in large.notes()
 

@@ -23,12 +23,13 @@ import venv
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = (
-    "ane_book", "ane_serve", "book/ane_book_pages", "mlprogram", "research", "swift/tables",
-    "pyproject.toml", "README.md", "LICENSE", "NOTICE",
+    "ane_book", "ane_serve", "book/ane_book_pages", "families", "mlprogram", "research",
+    "swift/tables", "pyproject.toml", "README.md", "LICENSE", "NOTICE",
 )  # fmt: skip
 DISTRIBUTIONS = {  # and their folders
     "mlprogram": "mlprogram",
     "ane_book": ".",
+    "ane_families": "families",
     "ane_serve": "ane_serve",
     "swift_tables": "swift/tables",
 }

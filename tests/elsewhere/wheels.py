@@ -1,4 +1,4 @@
-"""What would be published: sdists and wheels of the four distributions, built, looked into, tried.
+"""What would be published: sdists and wheels of the five distributions, built, looked into, tried.
 
     python tests/elsewhere/wheels.py             # all of them, as `make wheels` does
     python tests/elsewhere/wheels.py mlprogram   # some
@@ -25,6 +25,7 @@ from run import DISTRIBUTIONS, ROOT, clean, run, sources
 PACKAGES = {
     "mlprogram": ["mlprogram/src/mlprogram"],
     "ane_book": ["ane_book", "book/ane_book_pages"],
+    "ane_families": ["families/src/ane_families"],
     "ane_serve": ["ane_serve/src/ane_serve"],
     "swift_tables": ["swift/tables/src/swift_tables"],
 }
@@ -76,6 +77,8 @@ def example(name: str) -> tuple[list[list[str]], str]:
         code = re.search("```python\nimport mlprogram\n(.*?)\n\ndecoder", readme, re.S)[1]
         inspect = ["mlprogram", "inspect", "model.mlpackage"]
         return [["python", "-c", f"{MODEL}import mlprogram\n{code}"], inspect], "softmax"
+    if name == "ane_families":
+        return [["ane-book", *re.search("^ane-book (.*)", readme, re.M)[1].split()]], "gemma3_text"
     if name == "ane_serve":
         return [["ane-book", "serve", "--help"]], "--api-keys"
     if name == "swift_tables":

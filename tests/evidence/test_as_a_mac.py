@@ -60,6 +60,7 @@ def test_residency_of_a_bundle_goes_into_its_evidence(mac, bundle):
     assert level.figures["resident"] == len(functions)
 
 
+@pytest.mark.long
 def test_a_report_of_a_bundle_and_a_package(mac, bundle, package, tmp_path):
     own = ["--model", "none", "--no-experiments", "--soak", 25, "--out", tmp_path / "out"]
     done = mac("well", *command("report", bundle.path, package, *own))

@@ -8,9 +8,8 @@ from _patience import HANGING
 from _plant import change_weight, copied, exchange
 import ane_book
 from ane_book.bundle import Bundle
-from ane_book.bundle.evidence import Level
+from ane_book.bundle.evidence import Level, level
 from ane_book.errors import InvalidBundle
-from ane_book.evidence.levels import level
 from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session
 import pytest

@@ -1,6 +1,6 @@
 """The laws of the Neural Engine, held to the bundles that are converted here."""
 
-from ane_book.conversion.plan import limits
+from ane_book.conversion.plan import report
 from ane_book.conversion.quantize import scheme_warning
 from ane_book.evidence import laws
 from mlprogram.ane import claims
@@ -33,5 +33,5 @@ class TestBundles:
 
 
 def test_what_the_planner_and_the_schemes_say_comes_from_the_registry():
-    assert limits.SMALL is claims.find("program-small")
+    assert report.SMALL is claims.find("program-small")
     assert claims.find("scale-per-block").statement in scheme_warning("int4")

@@ -9,8 +9,8 @@ from _command import ane_book as command
 from _command import refused
 from _nine_ops import nine_ops
 from _patience import HANGING
-from ane_book import device
 from ane_book.bundle import Bundle
+from ane_book.device import cache_folder
 from ane_book.errors import InvalidInput
 from ane_book.evidence import speed
 from ane_book.evidence.report import Settings, gather, page, read_report
@@ -47,14 +47,14 @@ def report(written):
 
 
 def test_off_a_mac_it_is_whole_but_for_residency(report):
-    if device.neural_engine()[0]:
+    if machine.neural_engine()[0]:
         pytest.skip("this machine has an engine")
     bundle, package = report.subjects
     status = {name: level.status for name, level in bundle.levels.items()}
     assert (status["L1"], status["L2"]) == ("passed", "unmeasured")
     assert status["L0"] in ("passed", "failed")
     assert "guesses no better than chance" in bundle.levels["L3"].reason, "its weights are random"
-    assert package.kind == "package" and package.levels["L2"].reason == device.neural_engine()[1]
+    assert package.kind == "package" and package.levels["L2"].reason == machine.neural_engine()[1]
     (speed,) = [speed for speed in bundle.speed if speed.units == "executor"]
     assert speed.failed is None
     assert speed.prefill_tps is not None and speed.decode_tps is not None
@@ -74,7 +74,7 @@ def test_its_page_is_written_and_what_is_sent_is_said(report, written):
 def test_nothing_personal_is_in_it(report, subjects):
     text = report.text()
     check(text)
-    for told in ("secret-plan", str(subjects[0].parent), device.cache_folder(), Path.home()):
+    for told in ("secret-plan", str(subjects[0].parent), cache_folder(), Path.home()):
         assert str(told) not in text
 
 
@@ -83,7 +83,7 @@ def test_nothing_personal_is_in_it(report, subjects):
     ("Apple M99 Pro", "any"), ("AMD EPYC 9B14", "any"),
 ])  # fmt: skip
 def test_a_placement_is_for_the_chip_itself_or_its_generation(monkeypatch, named, chip):
-    monkeypatch.setattr(device, "chip", lambda: named)
+    monkeypatch.setattr(machine, "chip", lambda: named)
     assert sys.modules["ane_book.evidence.report.gather"]._chip() == chip
 
 
@@ -108,8 +108,7 @@ def test_speed_is_taken_before_anything_loads_the_same_programs(subjects, tmp_pa
     for name in ("measure_speed", "measure_each", "check_parity"):
         telling(name)
     engine, own = (True, "recorded"), tmp_path / "bundle"
-    for module in (device, machine):
-        monkeypatch.setattr(module, "neural_engine", lambda: engine)
+    monkeypatch.setattr(machine, "neural_engine", lambda: engine)
     shutil.copytree(subjects[0], own)  # which keeps what was found
     gather([own], Settings(timeout=HANGING))
     assert done == ["measure_speed", "measure_each", "check_parity"]

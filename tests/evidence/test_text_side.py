@@ -124,12 +124,12 @@ def test_bos_by_the_template_and_by_the_tokenizer(folder):
     assert finding.severity == "warning" and "add_special_tokens=False" in finding.text
 
 
-def test_tokens_beyond_embedding_and_logits(folder):
+def test_tokens_beyond_the_embedding(folder):
     write_tokenizer(folder, [f"<|extra{i}|>" for i in range(5)])
     findings = found(folder)
-    for name in ("vocabulary-beyond-embedding", "vocabulary-beyond-logits"):
-        assert findings[name].severity == "error"
-        assert "2 tokens (263 '<|extra3|>', 264 '<|extra4|>')" in findings[name].text
+    finding = findings["vocabulary-beyond-embedding"]
+    assert finding.severity == "error"
+    assert "2 tokens (263 '<|extra3|>', 264 '<|extra4|>')" in finding.text
     assert "logits-without-token" not in findings
 
 
@@ -143,16 +143,6 @@ class TestSource:
     def source(self, tiny, tmp_path) -> Path:
         """The files of the weights, to be changed."""
         return Path(shutil.copytree(tiny("llama", **dict(WIDE))[1], tmp_path / "source"))
-
-    def test_static_scales_that_the_config_declares(self, folder, source):
-        assert "static-scales" not in found(folder, source)
-        file = source / "config.json"
-        config = json.loads(file.read_text())
-        config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "static"}
-        file.write_text(json.dumps(config))
-        finding = found(folder, source)["static-scales"]
-        assert finding.severity == "warning"
-        assert "(fp8: activation_scheme static), and this bundle computes" in finding.text
 
     def test_a_stop_token_that_the_bundle_lacks(self, folder, source):
         assert "stop-of-source" not in found(folder, source)

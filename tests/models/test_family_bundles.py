@@ -51,10 +51,11 @@ RECIPES = {
     "qwen3_moe": SPARSE,
 }  # fmt: skip
 PAIRS = [(family, recipe) for family, own in RECIPES.items() for recipe in own]
-QUICK = {pair for pair in PAIRS if pair[0] in ("qwen3_5_text", "qwen3_moe")} | {
-    ("lfm2", "host"), ("lfm2", "one"), *product(["gemma4_text"], ["state", "shards", "one"]),
-    ("lfm2_moe", "state"), ("lfm2_moe", "dispatch host"),
-}  # fmt: skip
+#: One of each kind of memory, of each way to call, and of experts in and apart.
+QUICK = [
+    *product(["qwen3_5_text"], ["state", "host", "one"]), ("lfm2", "host"),
+    ("gemma4_text", "one"), ("qwen3_moe", "one"), ("lfm2_moe", "dispatch host"),
+]  # fmt: skip
 
 #: Every layer a mixture, as `experts="dispatch"` needs; and gates that no sum divides.
 ALL = {
@@ -101,7 +102,7 @@ BACK = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "recipe"), BACK)
+@pytest.mark.parametrize(("family", "recipe"), long_but(BACK, *QUICK))
 def test_going_back_and_beginning_anew_leave_nothing_behind(made, family, recipe):
     session = Session(made(family, recipe)[1], precision="fp32")
     for position in (33, 32, 21, 8, 5, 1, 0):
@@ -140,7 +141,7 @@ QUANTISED = {"lfm2": "lut6", "qwen3_5_text": "auto:6", "gemma4_text": "lut6", "q
              "lfm2_moe": "lut8"}  # fmt: skip
 
 
-@pytest.mark.parametrize("family", QUANTISED)
+@pytest.mark.parametrize("family", long_but(QUANTISED, "qwen3_5_text", "qwen3_moe"))
 def test_quantised_programs_are_what_pytorch_says_of_their_weights(tiny_bundle, family):
     """Matrices alone are stored in few bits: taps of a convolution stay as they are."""
     options = {"context": CONTEXT, "prefill": PREFILL}
@@ -157,10 +158,13 @@ def types(bundle) -> set[str]:
     return {op.type for path in packages for op in MLProgram(path).operations}
 
 
-@pytest.mark.parametrize(("family", "recipe"), [
+HELD = [
     *product(["gemma4_text"], ["shards", "one"]), ("qwen3_moe", "dispatch"), ("lfm2_moe", "state"),
     ("lfm2_moe", "dispatch host"), ("qwen3_5_text", "apple"),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "recipe"), long_but(HELD, *QUICK))
 def test_parity_and_the_bytes_that_were_planned(made, family, recipe):
     _, bundle = made(family, recipe)
     found = check_parity(bundle)
@@ -176,7 +180,7 @@ def test_parity_and_the_bytes_that_were_planned(made, family, recipe):
     assert planned.cache_bytes + tails == sum(2 * int(np.prod(t.shape)) for t in caches)
 
 
-@pytest.mark.parametrize("family", ROUTED)
+@pytest.mark.parametrize("family", long_but(ROUTED, "lfm2_moe"))
 def test_a_token_calls_its_experts_alone(made, family):
     model, bundle = made(family, "dispatch host")
     ids = prompt(30)

@@ -37,6 +37,7 @@ def _off(bundle, model, ids) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
+@pytest.mark.long
 def test_rounded_inputs_of_layers_cost_something_in_single_precision_alone(made):
     """In half precision a program's inputs are rounded so anyway."""
     model, bundle = made("state")
@@ -76,6 +77,7 @@ def test_the_likeliest_token_needs_no_bound(made):
     assert Session(bundle, "fp32").generate(ids[:13], max_tokens=20).token_ids == ids[13:]
 
 
+@pytest.mark.long
 def test_packages_after_the_lenders_have_copies(made):
     """Two states at most in each; values are handed on as long as a layer takes them."""
     _, bundle = made("shards")

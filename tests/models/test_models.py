@@ -272,6 +272,7 @@ def test_reference_models_have_their_true_shapes(name):
     assert found == name and source.kind == "random"
     assert sum(prod(source.shape(name)) for name in source.names()) == model.parameters
     make_recipe(quant=model.recipe.quant, shard_limit=model.recipe.shard_limit)
+    assert model.task == find(source.config()["model_type"]).task
     assert model.evidence and (model.repo_id is None) == bool(model.trained)
     place = model.repo_id or f"in this package, trained by {model.trained}"
     assert dict(model.facts())["source"].startswith(place)

@@ -5,10 +5,10 @@ import ane_book
 from ane_book.conversion.plan import plan
 from ane_book.layout import Recurrent
 from ane_book.models import find, read_config
-from ane_book.models.base import delta
-from ane_book.models.base.delta import GatedDelta
 from ane_book.runtime import Session
-from ane_book.runtime.memory import Marks, marks_after
+from ane_book.runtime.shards import Marks, marks_after
+from ane_families import delta
+from ane_families.delta import GatedDelta
 from mlprogram.package.reader import Package
 import numpy as np
 import pytest

@@ -4,8 +4,9 @@ from _tiny import ROUTED, prompt, tiny_model, write_checkpoint
 from ane_book.errors import InvalidWeights
 from ane_book.models import find, read_config
 from ane_book.models.base.experts import layers
-from ane_book.models.base.experts.layers import SigmoidRouter, SoftmaxRouter
 from ane_book.weights import open_source
+from ane_families import layers as own
+from ane_families.layers import SigmoidRouter, SoftmaxRouter
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
@@ -42,7 +43,7 @@ ERRORS = {
     ("qwen3_moe", "an expert too few"): (layers, "chosen", one_less),
     ("qwen3_moe", "gates divided by their sum"): (SoftmaxRouter, "forward", unnormed),
     ("qwen3_moe", "gates not divided by their sum"): (SoftmaxRouter, "forward", unnormed),
-    ("lfm2_moe", "an expert too few"): (layers, "chosen", one_less),
+    ("lfm2_moe", "an expert too few"): (own, "chosen", one_less),
     ("lfm2_moe", "the bias in the gates"): (SigmoidRouter, "forward", biased),
     ("lfm2_moe", "no bias in the choice"): (SigmoidRouter, "forward", unbiased),
     ("lfm2_moe", "gates not divided by their sum"): (SigmoidRouter, "forward", unnormed),

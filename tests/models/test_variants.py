@@ -6,12 +6,12 @@ Every shape still fits in these variants, so nothing but the logits can tell.
 from dataclasses import replace
 
 from _tiny import prompt, tiny_model
-from ane_book.models import find, gemma4, glm4, olmo3, read_config
-from ane_book.models.base import borrowing
-from ane_book.models.base.alternating import UNROTATED
+from ane_book.models import find, read_config
 from ane_book.models.base.architecture import FULL
 from ane_book.models.base.decoder import Decoder
 from ane_book.models.base.layers import DecoderBlock
+from ane_families import borrowing, gemma4, glm4, olmo3
+from ane_families.alternating import UNROTATED
 import numpy as np
 import pytest
 from test_models import logits

@@ -82,7 +82,8 @@ def checkout(fault: dict | None = None) -> Iterator[Path]:
 def failing(root: Path, *arguments: str) -> list[str]:
     """Run pytest in a checkout: the tests that fail, or the one that hangs."""
     command = [sys.executable, "-m", "pytest", "-v", "--tb=no", "-p", "no:cacheprovider"]
-    cache, folders = str(root.parent / "cache"), ("mlprogram/src", "ane_serve/src", "book", "")
+    cache = str(root.parent / "cache")
+    folders = ("mlprogram/src", "ane_serve/src", "families/src", "book", "")
     own = {"ANE_BOOK_CACHE": cache, "MLPROGRAM_CACHE": cache}
     own["PYTHONPATH"] = os.pathsep.join(str(root / folder) for folder in folders)
     environment = os.environ | own | {"OMP_NUM_THREADS": "1", "COLUMNS": "1000"}

@@ -117,6 +117,7 @@ def test_placement(repository):
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_source(tmp_path):
     """A package whose source lies beside it is held to it; another package has none."""
     from mlprogram.onnx.graph import convert_graph

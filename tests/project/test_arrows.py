@@ -1,5 +1,5 @@
 """Who imports whom: mlprogram <- ane_book <- ane_serve <- ane_book_pages, in code and in tests;
-swift_tables knows mlprogram and ane_book, and nobody knows it."""
+swift_tables and ane_families know mlprogram and ane_book, and no library knows them."""
 
 import ast
 from collections.abc import Iterator
@@ -10,8 +10,9 @@ from suites import SUITES
 
 ROOT = Path(__file__).resolve().parents[2]
 MLPROGRAM = "mlprogram/src/mlprogram"
-#: In their order: each knows those before it, but nobody the pages, and swift_tables not ane_serve.
-ABOVE = ("ane_book", "ane_serve", "ane_book_pages", "swift_tables")
+#: In their order: each knows those before it, but nobody the pages or ane_families, and
+#: swift_tables not ane_serve.
+ABOVE = ("ane_book", "ane_serve", "ane_book_pages", "swift_tables", "ane_families")
 PARTS = ("ane", "onnx", "coreai")  # of mlprogram, which know nothing of each other
 
 
@@ -53,7 +54,8 @@ TESTED = {
         ("ane_book", ABOVE[1:]),
         ("ane_serve/src/ane_serve", ABOVE[2:]),
         ("book/ane_book_pages", ABOVE[3:]),
-        ("swift/tables/src/swift_tables", ABOVE[1:3]),
+        ("swift/tables/src/swift_tables", (*ABOVE[1:3], ABOVE[4])),
+        ("families/src/ane_families", ABOVE[1:4]),
         *(
             (f"{MLPROGRAM}/{part}", [f"mlprogram.{x}" for x in PARTS if x != part])
             for part in PARTS
@@ -66,7 +68,7 @@ def test_a_package_knows_none_that_is_built_on_it(folder, others):
 
 #: The suites, from whose environment the packages that are named are absent.
 ABSENT = dict.fromkeys(("executor", *PARTS), ABOVE) | {
-    "ane_book": ABOVE[1:], "serve": ABOVE[2:], "swift": ABOVE[2:3]
+    "ane_book": ABOVE[1:4], "serve": ABOVE[2:4], "swift": ABOVE[2:3]
 }  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def test_a_package_that_is_missing(package, needed, install, use, monkeypatch):
 
 def test_no_line_names_a_package_that_no_index_has():
     """But an argument of `missing`, which makes a line of it."""
-    libraries = [ROOT / name for name in ("ane_book", "ane_serve", "mlprogram")]
+    libraries = [ROOT / name for name in ("ane_book", "ane_serve", "families", "mlprogram")]
     sources = [file for folder in libraries for file in folder.rglob("*.py")]
     sources += (ROOT / "book").glob("*.md")
     wrong = re.compile(r"install[^\n`]*ane-(?:book|serve)\[(?!book\] @)")

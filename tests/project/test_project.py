@@ -25,12 +25,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OTHERS = [
     tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]
-    for name in ("mlprogram", "ane_serve", "swift/tables")
+    for name in ("mlprogram", "ane_serve", "families", "swift/tables")
 ]
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 SERVER = ROOT / "ane_serve" / "README.md"
 FOLDERS = (
-    "ane_book", "mlprogram", "benchmarks", "book/_ext", "research/measurements", "swift/tables"
+    "ane_book", "families", "mlprogram", "benchmarks", "book/_ext", "research/measurements",
+    "swift/tables",
 )  # fmt: skip
 SOURCES = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))
 MAX_FILE, MAX_FUNCTION = 400, 60  # lines; most are far shorter, and what nears them is looked at
@@ -44,6 +45,7 @@ MAX_BYTES = {".png": 1_000_000, ".safetensors": 10_000_000}  # weights that a sc
 LIBRARIES = {
     "mlprogram": ROOT / "mlprogram" / "src" / "mlprogram",
     "ane_book": ROOT / "ane_book",
+    "ane_families": ROOT / "families" / "src" / "ane_families",
     "ane_serve": ROOT / "ane_serve" / "src" / "ane_serve",
     "swift_tables": ROOT / "swift" / "tables" / "src" / "swift_tables",
 }
@@ -74,8 +76,15 @@ FLOORS = {
         "cli",
         "__main__",
     ],
+    "ane_families": [
+        "layers tensors",
+        "alternating borrowing convolved embedders sparse",
+        "delta",
+        "gemma3 gemma4 glm4 granite lfm2 ministral ministral3 modernbert olmo2 qwen3_5",
+        "embeddinggemma exaone4 lfm2_moe olmo3 qwen3_embedding qwen3_moe roberta smollm3",
+    ],
     "ane_serve": [
-        "page tools",
+        "markers page tools",
         "splitting",
         "generation",
         "api bench cluster",
@@ -87,7 +96,7 @@ FLOORS = {
         "server",
         "cli",
     ],
-    "swift_tables": ["segments shapes", "characters", "packed", "__main__"],
+    "swift_tables": ["recording segments shapes", "characters", "packed", "__main__"],
 }
 
 PROGRAMS = {"ane-book": ane_book, "mlprogram": mlprogram}

@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 import shutil
 
-from ane_book import device
 from ane_book.bundle import cache
 from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.runtime.backends import CoreMLBackend, MILBackend, choose_backend
+from mlprogram import machine
 import mlprogram.coreml
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ import pytest
 def test_a_backend_is_chosen_by_name_and_machine():
     assert choose_backend("mil", "fp32").dtype == np.float32
     assert choose_backend(None, "fp32").name == "mil"
-    assert choose_backend(None).name == ("coreml" if device.CAN_PREDICT else "mil")
+    assert choose_backend(None).name == ("coreml" if machine.CAN_PREDICT else "mil")
     for name, precision in (("gpu", "fp16"), ("coreml", "fp32"), ("mil", "int8")):
         with pytest.raises(InvalidInput):
             choose_backend(name, precision)
@@ -75,7 +75,7 @@ def digest(folder: Path) -> str:
 @pytest.fixture
 def in_core_mls_place(monkeypatch):
     """The executor behind coremltools' binding, and a machine that says it has Core ML."""
-    monkeypatch.setattr(device, "CAN_PREDICT", True)
+    monkeypatch.setattr(machine, "CAN_PREDICT", True)
     with mlprogram.coreml.enable():
         yield
 
@@ -87,7 +87,7 @@ BACKENDS = [
     pytest.param(
         CoreMLBackend,
         id="coreml",
-        marks=pytest.mark.skipif(not device.CAN_PREDICT, reason=device.CAN_PREDICT_REASON),
+        marks=pytest.mark.skipif(not machine.CAN_PREDICT, reason=machine.CAN_PREDICT_REASON),
     ),
     pytest.param(None, id="coreml-by-executor"),
     *(
@@ -175,7 +175,7 @@ class TestKept:
         proxy = libcoremlpython._MLModelProxy
         monkeypatch.setattr(proxy, "compileModel", staticmethod(compile_model))
         monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(device, "macos_build", lambda: "24A335")
+        monkeypatch.setattr(machine, "macos_build", lambda: "24A335")
         return asked
 
     def doubled(self, package: Path, backend: CoreMLBackend | None = None) -> float:
@@ -200,7 +200,7 @@ class TestKept:
         (copy / "Manifest.json").write_bytes((copy / "Manifest.json").read_bytes() + b"\n")
         self.doubled(copy)
         assert len(compiled) == 2
-        monkeypatch.setattr(device, "macos_build", lambda: "24B83")
+        monkeypatch.setattr(machine, "macos_build", lambda: "24B83")
         self.doubled(copy)
         monkeypatch.setattr("importlib.metadata.version", lambda name: "9.1")
         self.doubled(copy)
@@ -252,7 +252,7 @@ class TestKept:
     def test_the_cache_lists_deletes_and_evicts_it(self, compiled, accumulator):
         self.doubled(accumulator)
         (entry,) = cache.entries()
-        line, total = cache.facts([entry])
+        line, total = cache.rows([entry])
         assert line[0] == entry.path.name and line[3] == "compiled"
         assert line[1] == total[1] and total[0] == str(cache.compiled().parent)
         assert cache.evict(0) == [entry] and cache.entries() == []

@@ -14,7 +14,7 @@ from _command import refused
 from _encoders import CLS, SEP, SIZES, pooled, tiny_bert, write_encoder
 from _long import long_but
 import ane_book
-from ane_book.conversion.encoder import EncoderBuilder
+from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import (
     InvalidBundle,
@@ -115,7 +115,7 @@ class TestVectors:
         }  # fmt: skip
         source = RandomSource(fields)
         config = read_config(source.config())
-        builder = EncoderBuilder("random", source, config, make_recipe(config))
+        builder = BundleBuilder("random", source, config, make_recipe(config))
         embedder = Embedder(builder.build(tmp_path / "b", "key"), "fp32")
         golden = embedder.bundle.golden()  # what PyTorch says of the same weights
         (found,) = embedder.vectors([golden["tokens"]])
@@ -284,7 +284,7 @@ class TestRefused:
         longest["inputs"] = {"hidden": hidden, "mask": {"dtype": "fp16", "shape": [1, 1, T, T]}}
         longest["outputs"] = {"hidden_out": hidden}
         (copy / "manifest.json").write_text(json.dumps(fields))
-        with pytest.raises(InvalidBundle, match="a mask of 8,000.0 GB"):
+        with pytest.raises(InvalidBundle, match="takes 8,000.0 GB"):
             Embedder(copy)
 
     def test_a_model_that_leaves_half_precision(self, tmp_path):

@@ -60,7 +60,10 @@ def cosines(found, expected) -> np.ndarray:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("precision", "least"), [("fp32", 0.999999), ("fp16", 0.9998)])
+@pytest.mark.parametrize(
+    ("precision", "least"),
+    [("fp32", 0.999999), pytest.param("fp16", 0.9998, marks=pytest.mark.long)],
+)
 def test_vectors_are_those_of_transformers(made, family, precision, least):
     model, bundle = made(family)
     found = Embedder(bundle, precision).vectors(texts())

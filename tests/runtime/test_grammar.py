@@ -5,6 +5,7 @@ import re
 
 from _smollm2_tokenizer import smollm2, tokenizer
 from ane_book.errors import InvalidInput
+from ane_book.options import Sampling
 from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.sampling import Sampler
 from ane_book.text.chat import DEEPEST
@@ -35,7 +36,7 @@ def tokens(tmp_path_factory):
 def drawn(mask, seed: int, most: int = 400, temperature: float = 1.0) -> list[int]:
     """Tokens drawn from logits that know nothing, but for a growing wish to end."""
     random, found = np.random.default_rng(seed), []
-    sampler = Sampler(temperature=temperature, seed=seed, mask=mask)
+    sampler = Sampler(Sampling(temperature=temperature, seed=seed), mask)
     closing = [tokenizer().token_to_id(mark) for mark in '"}]']
     while len(found) < most:
         logits = random.standard_normal(V, dtype=np.float32)
@@ -144,7 +145,7 @@ def test_what_keeps_the_form_by_itself_is_left_as_it_is(tokens):
     """The likeliest tokens are those of the answer, and a form that it has takes none away."""
     text = '{"name": "Anna", "age": 31, "tags": ["b"]}'
     wanted = [*tokenizer().encode(text).ids, END]
-    sampler = Sampler(mask=tokens.mask("json_schema", json.dumps(PERSON)))
+    sampler = Sampler(Sampling(), tokens.mask("json_schema", json.dumps(PERSON)))
     for token in wanted:
         logits = np.random.default_rng(token).standard_normal(V, dtype=np.float32)
         logits[token] = 20.0
@@ -153,7 +154,7 @@ def test_what_keeps_the_form_by_itself_is_left_as_it_is(tokens):
 
 def test_white_space_comes_to_an_end(tokens):
     """A model that wants nothing but line feeds writes 64 of them, and then goes on."""
-    sampler = Sampler(mask=tokens.mask("json_schema", json.dumps(PERSON)))
+    sampler = Sampler(Sampling(), tokens.mask("json_schema", json.dumps(PERSON)))
     logits = np.zeros(V, np.float32)
     logits[[i for i in range(V) if not tokenizer().decode([i]).strip(" \n")]] = 50.0
     text = tokenizer().decode([sampler(logits) for _ in range(200)])
@@ -202,7 +203,7 @@ def test_an_expression_that_explodes_ends(tokens, text):
     """It is refused, or a step comes to an end: llguidance counts its own."""
     try:
         mask = tokens.mask("regex", text)
-        sampler = Sampler(temperature=1.0, seed=0, mask=mask)
+        sampler = Sampler(Sampling(temperature=1.0, seed=0), mask)
         for _ in range(20):
             sampler(np.zeros(V, np.float32))
     except InvalidInput as refused:

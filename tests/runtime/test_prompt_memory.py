@@ -1,5 +1,6 @@
 """What a session holds while it reads a prompt, and what a prompt leaves behind."""
 
+from copy import copy
 import ctypes
 import mmap
 import sys
@@ -36,7 +37,7 @@ def session(tiny_bundle):
 
 def states(session: Session) -> dict[str, Tensor]:
     """Without telling the executor that somebody has them."""
-    (step,) = session._runner._shards[0]._steps
+    (step,) = session._runner._steps
     return dict(step._states.state._states)
 
 
@@ -74,6 +75,7 @@ def test_a_cache_takes_as_much_memory_as_was_written(session):
 
 def test_another_cache_of_the_same_programs_is_not_emptied(session):
     session.prefill(range(5))
-    (shard,) = session._runner._shards
-    shard.another().clear()
+    (step,) = map(copy, session._runner._steps)
+    step.start()
+    step.clear()
     assert all(tensor.any() for tensor in states(session).values())

@@ -1,6 +1,7 @@
 """Sampling: filters as in `transformers`, draws with the right shares, settings refused."""
 
 from ane_book.errors import AneBookError, InvalidInput
+from ane_book.options import Sampling, checked
 from ane_book.runtime.sampling import Sampler, filter_logits
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ class TestSampling:
     def test_draws_with_the_probabilities(self):
         probabilities = np.array([0.5, 0.25, 0.125, 0.0625, 0.0625])
         logits = np.log(probabilities).astype(np.float32)
-        sampler = Sampler(temperature=1.0, seed=1)
+        sampler = Sampler(Sampling(temperature=1.0, seed=1))
         counts = np.bincount([sampler(logits) for _ in range(8000)], minlength=5)
         expected = 8000 * probabilities
         chi_square = ((counts - expected) ** 2 / expected).sum()
@@ -54,7 +55,7 @@ class TestSampling:
     def test_never_draws_what_is_filtered(self):
         logits = np.random.default_rng(2).standard_normal(100).astype(np.float32)
         kept = set(np.argsort(logits)[-5:])
-        sampler = Sampler(temperature=3.0, top_k=5, seed=3)
+        sampler = Sampler(Sampling(temperature=3.0, top_k=5, seed=3))
         assert {sampler(logits) for _ in range(500)} == kept
 
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -62,13 +63,13 @@ class TestSampling:
     def test_what_is_no_number_is_no_token(self, temperature, wrong, says):
         logits = np.array([1, 2, wrong, 3], np.float32)
         with pytest.raises(AneBookError, match=says):
-            Sampler(temperature=temperature)(logits)
+            Sampler(Sampling(temperature=temperature))(logits)
 
     @pytest.mark.parametrize("temperature", [1e-20, 1e-36, 1e-40, 5e-324])
     @pytest.mark.parametrize("top_p", [None, 0.9])
     def test_cold_is_greedy(self, temperature, top_p):
         """However cold: 1 over a temperature that float32 does not hold would be infinite."""
-        sampler = Sampler(temperature=temperature, top_p=top_p, seed=1)
+        sampler = Sampler(Sampling(temperature=temperature, top_p=top_p, seed=1))
         logits = np.array([-60000, 5, 65504, 65472, -np.inf], np.float32)
         assert {sampler(logits) for _ in range(20)} == {2}
 
@@ -76,7 +77,7 @@ class TestSampling:
         logits = np.zeros(1000, np.float32)
 
         def draw(seed):
-            sampler = Sampler(temperature=1.0, seed=seed)
+            sampler = Sampler(Sampling(temperature=1.0, seed=seed))
             return [sampler(logits) for _ in range(20)]
 
         assert draw(7) == draw(7) != draw(8)
@@ -84,8 +85,8 @@ class TestSampling:
 
     def test_greedy_takes_the_first_of_the_largest(self):
         logits = np.array([1, 5, 5, 2], np.float32)
-        assert Sampler()(logits) == 1
-        assert Sampler(temperature=0, top_k=3, top_p=0.1, seed=1)(logits) == 1
+        assert Sampler(Sampling())(logits) == 1
+        assert Sampler(Sampling(temperature=0, top_k=3, top_p=0.1, seed=1))(logits) == 1
 
     @pytest.mark.parametrize(
         "setting",
@@ -105,4 +106,4 @@ class TestSampling:
     )
     def test_refuses_nonsense(self, setting):
         with pytest.raises(InvalidInput, match=f"{next(iter(setting))} must be"):
-            Sampler(**setting)
+            checked(Sampling, setting)

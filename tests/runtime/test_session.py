@@ -211,8 +211,8 @@ class TestAnswers:
         [
             ({"max_tokens": 0}, "max_tokens must be greater than or equal to 1, not 0"),
             ({"temperature": -1}, "temperature must be"),
-            ({"stop": 3}, "stop: 3 is neither a text nor a list of texts"),
-            ({"stop": ["a", 3]}, "is neither a text nor a list of texts"),
+            ({"stop": 3}, "stop must be a valid tuple, not 3"),
+            ({"stop": ["a", 3]}, "stop must be a valid string, not 3"),
             ({"system": "Be brief"}, "no chat template"),
         ],
     )

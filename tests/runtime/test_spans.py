@@ -7,7 +7,7 @@ from _labels import NAMES, makes_sense, parted
 from ane_book.errors import InvalidInput
 from ane_book.host import check_labels
 from ane_book.models.privacy_filter import LABELS
-from ane_book.runtime.logprobs import log_softmax
+from ane_book.runtime.sampling import log_softmax
 from ane_book.runtime.tags import decode
 from ane_book.runtime.tags.spans import Viterbi, find_spans
 from ane_book.runtime.tags.stretches import Stretch, begin_words

@@ -7,8 +7,9 @@ from _tiny import prompt
 from ane_book.errors import InvalidInput
 from ane_book.options import Sampling, checked
 from ane_book.runtime import Sampler, Session
+from ane_book.runtime.answer import Answer, Stream
 from ane_book.runtime.drafts import Lookup, guesses
-from ane_book.runtime.sampling import draw_guessed, filter_logits
+from ane_book.runtime.sampling import filter_logits
 import numpy as np
 import pytest
 from scipy.stats import chisquare
@@ -201,6 +202,38 @@ def test_a_masked_slot_says_nothing_whatever_it_holds(blocks):
 DRAWS = 20_000
 
 
+class Silent:
+    """In place of a `TextStream`: tokens without text."""
+
+    stopped = False
+
+    def add(self, token: int) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
+def in_session(session: Session):
+    """How a session draws: the rule that is tested, with outputs that are known."""
+
+    class Known:
+        def propose(self, tokens, most):
+            return self.guesses[:most]
+
+    drafter, outputs = Known(), []
+    session._forward = lambda ids, guesses=(): iter([ids])
+    session._after = lambda call: outputs
+
+    def rule(found, given, draw):
+        outputs[:], drafter.guesses = found, given
+        answer = Answer(Silent(), 3, (), None)  # the first token is drawn after the prompt
+        _, *tokens = Stream(session._answer([1], answer, draw, drafter, True)).finish().token_ids
+        return tokens if tokens[0] == given[0] else tokens[:1]
+
+    return rule
+
+
 def keeps_likely(outputs, guesses, draw):
     """Wrong: a guess is kept because it is likely."""
     kept = guesses if np.sort(outputs[0])[-3] <= outputs[0][guesses[0]] else []
@@ -226,10 +259,11 @@ def fit(found: list[int], probabilities: np.ndarray) -> float:
 
 @pytest.mark.parametrize(
     ("rule", "likely"),
-    [(draw_guessed, 0), (draw_guessed, 2), (keeps_likely, 0), (draws_again, 2)],
+    [(None, 0), (None, 2), (keeps_likely, 0), (draws_again, 2)],
 )
 def test_the_distribution_stays(blocks, rule, likely):
-    """The guess is the likeliest token, or the third; another rule is found out."""
+    """A session's draws, where the guess is the likeliest token, or the third; another rule is
+    found out."""
     session = blocks("fp32")
     session.prefill(prompt(20))
     first = session.decode(3)
@@ -237,14 +271,15 @@ def test_the_distribution_stays(blocks, rule, likely):
     outputs, how = [first, session.decode(guess)], {"temperature": 3.0, "top_k": 40}
     given = [np.exp(np.float64(filter_logits(row, **how))) for row in outputs]
     one, two = (weights / weights.sum() for weights in given)
-    sampler = Sampler(seed=0, **how)
-    drawn = [list(rule(outputs, [guess], sampler)) for _ in range(DRAWS)]
+    sampler = Sampler(Sampling(seed=0, **how))
+    draws = rule or in_session(session)
+    drawn = [draws(outputs, [guess], sampler) for _ in range(DRAWS)]
     fits = [
         fit([tokens[0] for tokens in drawn], one),
         fit([tokens[1] for tokens in drawn if len(tokens) > 1], two),
     ]
     assert 0.02 < one[guess] < 0.9
-    if rule is draw_guessed:
+    if rule is None:
         assert min(fits) > 0.001
     else:
         assert min(fits) < 1e-9

@@ -1,7 +1,7 @@
 """Streaming: pieces of text that join to what decoding gives, and stop strings."""
 
 from _smollm2_tokenizer import tokenizer
-from ane_book.runtime.streaming import TextStream
+from ane_book.runtime.answer import TextStream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest

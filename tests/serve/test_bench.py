@@ -16,10 +16,11 @@ from _patience import guarded
 from _smollm2_tokenizer import smollm2
 from _smollm2_tokenizer import tokenizer as tokenizer_in_this_process
 from _transformers_server import MODEL, served, transformers_app
-from ane_book.errors import InvalidInput, ServerError
+from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.text.process import TextProcess
 from ane_serve.bench import PROMPTS, InProcess, Prompt, Server, TimedAnswer, cold_start, measure
+from ane_serve.bench.client import ServerError
 from ane_serve.bench.report import BenchReport, BenchSubject
 from fastapi import FastAPI
 import pytest

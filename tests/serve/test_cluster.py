@@ -16,7 +16,7 @@ from _tiny import prompt
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.bundle.cache import bundles
-from ane_book.errors import BackendUnavailable, InvalidInput, MachineLost
+from ane_book.errors import BackendUnavailable, InvalidInput
 from ane_book.runtime import Session
 from ane_serve.cluster import stage
 import numpy as np
@@ -164,7 +164,9 @@ def test_no_node_is_free(line, bundle, monkeypatch):
     group = ray.util.placement_group([{"CPU": 0.9}] * 3, strategy="STRICT_SPREAD")
     assert group.wait(HANGING)
     try:
-        with pytest.raises(MachineLost, match=r"3 nodes with a CPU, and none .* `ray status`"):
+        with pytest.raises(
+            placement.MachineLost, match=r"3 nodes with a CPU, and none .* `ray status`"
+        ):
             pipeline.ClusterPipeline(bundle)
     finally:
         ray.util.remove_placement_group(group)
@@ -214,5 +216,5 @@ def test_a_machine_lost_in_the_middle(cluster, line, bundle):
 
     until(noticed)
     line.close()
-    with pytest.raises(MachineLost, match="has been closed"):
+    with pytest.raises(placement.MachineLost, match="has been closed"):
         far.decode(1)

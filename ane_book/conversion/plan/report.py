@@ -1,16 +1,36 @@
-"""A plan as lines of text: what is made, what it takes, and what the evidence says of it."""
+"""A plan as lines of text: what is made, what it takes, and what the evidence says of it.
+
+Apple has published none of the limits for sizes of programs and axes, and no two sources agree, so
+nothing here is enforced: a plan beyond one says so, with its grade and evidence
+(`mlprogram.ane.claims`).
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ane_book.conversion.plan import limits
 from ane_book.conversion.plan.expert_choices import crossing
 from ane_book.conversion.quantize import loss_of, scheme_warning
 from ane_book.layout import Recurrent, Tail
+from mlprogram.ane.claims import find
 
 if TYPE_CHECKING:
     from ane_book.conversion.plan import Plan
 
+
+#: Bytes of weights in one program.
+PROGRAM = find("program-250mb")
+#: Bytes of one weight file, from below.
+FILE = (find("program-1gb"), find("program-2gb"))
+SMALL = find("program-small")
+#: Bytes of all programs of a model.
+LOADED = find("loaded-3gb")
+#: How memory grows with the functions that are loaded.
+WIRED = find("functions-memory")
+#: The longest axis of a tensor, from below.
+AXIS = (find("axis-habit"), find("axis-most"))
+#: The cost of a call, noted of a plan with more than MANY of them for a token.
+CALLS = find("call-coreml")
+MANY = 100
 
 #: The assumption about a router whose choices are not known.
 EVEN = "if every expert is chosen as often as any other"
@@ -28,12 +48,11 @@ def facts(plan: "Plan") -> Iterator[Line]:
         measured = loss_of(recipe.quant, recipe.quant_head)
         quality = f"{measured} on SmolLM2-135M; another model has to be measured"
     yield "quality", quality
-    yield from listed("shards", _shown(plan))
+    yield from listed("shards", _shards(plan))
     if plan.has_choice:
         expert_bytes = [program.bytes for program in plan.programs if program.expert is not None]
         yield "experts", f"{len(expert_bytes):,} programs: {_size(expert_bytes[0])} each"
     yield from listed("head", _heads(plan))
-    yield from (("head", f"of pooled columns: {_size(own.bytes)}") for own in plan.pooled)
     yield "embedding", f"{_size(plan.embedding_bytes)}, fp16, kept by the host"
     if plan.per_layer_bytes:
         yield "own inputs", f"{_size(plan.per_layer_bytes)}, fp16, a row a token read by the host"
@@ -81,7 +100,7 @@ def _wired(plan: "Plan") -> Iterator[str]:
         f"{_size(wired.most)} if each of {_counted(wired.functions, 'loaded function')} has a copy "
         f"of its weights, {_size(wired.least)} if those of a package share one{beside}"
     )
-    yield limits.WIRED.note("which of the two")
+    yield WIRED.note("which of the two")
 
 
 def _strategies(plan: "Plan") -> Iterator[str]:
@@ -117,9 +136,11 @@ def _heads(plan: "Plan") -> Iterator[str]:
         sizes = [program.bytes for program in plan.head]
         several = f" in {len(sizes)} programs, the largest" if len(sizes) > 1 else ""
         yield f"{len(plan.splits)} parts of {rows} rows{several}: {_size(max(sizes))}"
+    for pooled in plan.pooled:
+        yield f"of pooled columns: {_size(pooled.bytes)}"
 
 
-def _shown(plan: "Plan") -> Iterator[str]:
+def _shards(plan: "Plan") -> Iterator[str]:
     """The shards in words."""
     trunk = [shard.bytes for shard in plan.shards if shard.trunk is not None]
     if trunk:
@@ -136,24 +157,24 @@ def notes(plan: "Plan") -> Iterator[str]:
     largest, smallest = (
         choose(plan.programs, key=lambda program: program.bytes) for choose in (max, min)
     )
-    if largest.bytes > limits.PROGRAM.number:
-        yield limits.PROGRAM.note(f"{largest.package}, {_size(largest.bytes)}")
+    if largest.bytes > PROGRAM.number:
+        yield PROGRAM.note(f"{largest.package}, {_size(largest.bytes)}")
     file, package = max((max(program.files), program.package) for program in plan.programs)
-    for limit in limits.FILE:
+    for limit in FILE:
         if file > limit.number:
             yield limit.note(f"{package}, a weight file of {_size(file)}")
-    small = [p for p in plan.programs if p.bytes < limits.SMALL.number]
+    small = [p for p in plan.programs if p.bytes < SMALL.number]
     if small:
         where = f"{len(small)} of {len(plan.programs)} programs, from {_size(smallest.bytes)}"
-        yield limits.SMALL.note(where)
-    if plan.weight_bytes > limits.LOADED.number:
-        yield limits.LOADED.note(f"{_size(plan.weight_bytes)} in all")
+        yield SMALL.note(where)
+    if plan.weight_bytes > LOADED.number:
+        yield LOADED.note(f"{_size(plan.weight_bytes)} in all")
     longest = max(*plan.axes(), *plan.splits)
-    for limit in limits.AXIS:
+    for limit in AXIS:
         if longest > limit.number:
             yield limit.note(f"an axis of {longest:,}")
-    if (calls := plan.calls()) > limits.MANY:
-        yield limits.CALLS.note(f"{calls:.0f} dispatches a token")
+    if (calls := plan.calls()) > MANY:
+        yield CALLS.note(f"{calls:.0f} dispatches a token")
     if warning := scheme_warning(plan.recipe.quant, plan.recipe.quant_head):
         yield warning
 

@@ -4,18 +4,22 @@
 on a text (`calibrate`). Then some rows of each matrix are quantised by each scheme that may be
 taken, with error feedback, to estimate the loss; `allot` spends the budget; and each matrix is
 quantised by its scheme when it is written.
+
+All matrices start with the fewest bytes. Then, while the budget lasts, the step to a larger scheme
+that removes the most loss per byte is taken: greedy over the lower convex hull of each matrix's
+choices, which is optimal but for the bytes that are left over at the end.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 import json
 from pathlib import Path
 
 from ane_book.conversion.encoding import Encoding
 from ane_book.conversion.plan import Plan
-from ane_book.conversion.plan.shards import blob_bytes
+from ane_book.conversion.plan.programs import blob_bytes
 from ane_book.conversion.quantize import AUTO, find_scheme
-from ane_book.conversion.quantize.allot import Choice, allot
 from ane_book.conversion.quantize.calibrate import HEAD, TOKENS, Calibration, calibration_text
 from ane_book.conversion.quantize.feedback import Moments, encode
 from ane_book.errors import InvalidInput
@@ -26,6 +30,15 @@ import torch
 from torch import Tensor
 
 STRETCH, EVERY = 32, 8  # rows of a stretch; one stretch of so many is quantised to estimate a loss
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A scheme for a matrix: its name, its bytes, and the loss that it is expected to cost."""
+
+    scheme: str
+    bytes: int
+    loss: float
 
 
 class Allotment(Encoding):
@@ -41,10 +54,7 @@ class Allotment(Encoding):
         super().__init__(source, plan)
         recipe = plan.recipe
         self._schemes = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
-
-    @property
-    def steps(self) -> int:
-        return 3 * self.config.num_layers + 2
+        self.steps = 3 * self.config.num_layers + 2
 
     def prepare(self, path: Path, report: Callable[[str], None]) -> None:
         """Calibrate, and write `file`. Raises InvalidInput where the text is too short."""
@@ -96,24 +106,22 @@ class Allotment(Encoding):
 
     def layer(self, layer: int, state: dict) -> dict:
         """The state dict of a layer, with each matrix that has a scheme quantised by it."""
-        table, moments = self._table(), self._calibration().of(layer)
-        names = {name: f"layers.{layer}.{name}" for name in moments}
+        table = self._table()
         stored = {
-            name: encode(state[name], AUTO[table[key]], moments[name])[0]
-            for name, key in names.items()
-            if key in table
+            name: encode(state[name], AUTO[table[key]], moments)[0]
+            for name, moments in self._calibration().of(layer).items()
+            if (key := f"layers.{layer}.{name}") in table
         }
         return state | stored
 
-    def head(self, splits: dict[int, int], weights: dict) -> dict:
-        """The same for a `Head` with these parts of the vocabulary."""
-        table, rows, stored = self._table(), self._rows, {}
+    def head(self, number: int, weights: dict) -> dict:
+        name = self._table().get(f"head.{number}")
+        if name is None:
+            return weights
         (moments,) = self._calibration().of(HEAD).values()
-        for part, i in enumerate(splits):
-            if f"head.{i}" in table:
-                scheme, name = AUTO[table[f"head.{i}"]], f"parts.{part}.weight"
-                stored[name] = encode(weights[name], scheme, moments.of_rows(rows[i]))[0]
-        return weights | stored
+        own = moments.of_rows(self._rows[number])
+        encoded, _ = encode(weights["parts.0.weight"], AUTO[name], own)
+        return weights | {"parts.0.weight": encoded}
 
     def _table(self) -> dict[str, str]:
         table = json.loads((self.folder / self.file).read_text())
@@ -147,3 +155,39 @@ def _choices(weight: Tensor, moments: Moments) -> list[Choice]:
         size = sum(blob_bytes(weight.shape, candidate))
         choices.append(Choice(name, size, loss / max(share, 1e-30)))
     return choices
+
+
+def allot(matrices: Sequence[Sequence[Choice]], budget: int) -> list[Choice] | None:
+    """Make a choice for each matrix, at most `budget` bytes in all; None where nothing fits."""
+    hulls = [_hull(choices) for choices in matrices]
+    taken = [0] * len(hulls)
+    left = budget - sum(hull[0].bytes for hull in hulls)
+    if left < 0:
+        return None
+    steps = sorted(
+        (_gain(*pair), i, step)
+        for i, hull in enumerate(hulls)
+        for step, pair in enumerate(pairwise(hull), 1)
+    )
+    for _, i, step in reversed(steps):
+        more = hulls[i][step].bytes - hulls[i][taken[i]].bytes
+        if step > taken[i] and more <= left:
+            taken[i], left = step, left - more
+    return [hull[step] for hull, step in zip(hulls, taken, strict=True)]
+
+
+def _gain(small: Choice, large: Choice) -> float:
+    """Loss removed per byte added."""
+    return (small.loss - large.loss) / (large.bytes - small.bytes)
+
+
+def _hull(choices: Sequence[Choice]) -> list[Choice]:
+    """The lower convex hull: each step removes more loss per byte than the steps after it."""
+    hull: list[Choice] = []
+    for choice in sorted(choices, key=lambda choice: (choice.bytes, choice.loss)):
+        if hull and choice.loss >= hull[-1].loss:
+            continue
+        while len(hull) > 1 and _gain(hull[-1], choice) >= _gain(hull[-2], hull[-1]):
+            hull.pop()
+        hull.append(choice)
+    return hull

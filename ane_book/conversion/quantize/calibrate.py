@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ane_book.conversion.golden import GoldenPass, loaded
 from ane_book.conversion.quantize.feedback import Moments, moments_of
-from ane_book.models import DecoderConfig, find
+from ane_book.models import DecoderConfig
 from ane_book.models.base import decoder
 from ane_book.options import Recipe, checked
 import numpy as np
@@ -73,7 +73,7 @@ class Calibration(GoldenPass):
         hidden = [self._given(ids) for ids in self.windows]
         for layer in layers:
             layer_inputs.append(hidden[:GRADED])
-            block = self._block(layer)
+            block = self._block(layer)[0].requires_grad_(False)
             with torch.no_grad(), _watched(block) as sums:
                 hidden = [self._after(block, x, layer) for x in hidden]
             torch.save(sums["inputs"], self._file(layer))
@@ -81,7 +81,7 @@ class Calibration(GoldenPass):
         gradients = self._head(hidden)
         yield "calibrating head"
         for layer in reversed(layers):
-            block = self._block(layer)
+            block = self._block(layer)[0].requires_grad_(False)
             forwards = torch.load(self._file(layer))
             with _watched(block) as sums:
                 gradients = [
@@ -93,12 +93,6 @@ class Calibration(GoldenPass):
 
     def _after(self, block: nn.Module, hidden: Tensor, layer: int) -> Tensor:
         return self._step(block, {"hidden": hidden}, layer)["hidden"]
-
-    def _block(self, layer: int) -> nn.Module:
-        """A layer with its weights."""
-        block, kind = find(self.config.architecture).block, self.signatures.names[layer]
-        state = decoder.block_weights(self.config, layer, self.read)
-        return loaded(partial(block, self.config, kind), state).requires_grad_(False)
 
     def _head(self, hidden: list[Tensor]) -> list[Tensor]:
         """Save the head's statistics; returns the gradients of its inputs for the backward pass."""
@@ -136,7 +130,8 @@ def _back(
 
 @contextmanager
 def _watched(block: nn.Module) -> Iterator[dict[str, Sums]]:
-    """Collect statistics of each projection in a dict, complete when the block of `with` ends.
+    """Collect statistics of each projection in a dict, complete when the block of `with` ends; from
+    then on the module is not to be used.
 
     They are means over all tokens: "inputs", of x x' (C, C), and "outputs", of the squared
     gradients of the outputs (O,).
@@ -160,15 +155,9 @@ def _watched(block: nn.Module) -> Iterator[dict[str, Sums]]:
 
         return watch
 
-    handles = [
-        module.register_forward_hook(hook(f"{name}.weight"))
-        for name, module in block.named_modules()
-        if isinstance(module, nn.Conv2d)
-    ]
-    try:
-        yield sums
-    finally:
-        for handle in handles:
-            handle.remove()
+    for name, module in block.named_modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(hook(f"{name}.weight"))
+    yield sums
     for (kind, name), tokens in counts.items():
         sums[kind][name] /= tokens

@@ -61,44 +61,42 @@ def moments_of(second: Tensor, outputs: Tensor) -> Moments:
 
 
 def encode(weight: Tensor, scheme: Scheme, moments: Moments) -> tuple[Encoded, float]:
-    """Encode a projection (O, C, 1, 1) by a scheme that groups output channels.
+    """Encode a projection (O, C, 1, 1) by a scheme: a scale for each output channel, or palettes.
 
     Returns its operands, and the loss that they are expected to cost, in nats a token: half of the
     outputs' mean square errors, each weighted by the mean square gradient of the loss.
     """
-    rows = weight.reshape(len(weight), -1).float()  # (O, C)
-    groups, bits = scheme.groups(len(rows)), scheme.bits
-    store: Callable[[int, np.ndarray, np.ndarray], Encoded]
+    rows, bits = weight.reshape(len(weight), -1).float(), scheme.bits  # (O, C)
     if scheme.form == "linear":
-        scale = _scales(rows, groups, bits, moments)  # (G,)
-        codes, errors = _feedback(rows, moments, _on_a_grid(scale, len(rows), bits))
-        store, shared = Encoded.linear, scale.half().reshape(groups, 1, 1, 1)
+        scale = _scales(rows, bits, moments)  # (O,)
+        codes, errors = _feedback(rows, moments, _on_a_grid(scale, bits))
+        data = codes.reshape(weight.shape).numpy()
+        encoded = Encoded.linear(bits, data, scale.half().reshape(-1, 1, 1, 1).numpy())
     else:
+        groups = scheme.groups(len(rows))
         lut = _palettes(rows, groups, bits, moments)  # (G, P)
         codes, errors = _feedback(rows, moments, _in_palettes(lut))
-        codes = codes.view(torch.uint8)
-        store, shared = Encoded.palette, lut.half().reshape(groups, 1, 1, 1, -1, 1)
-    encoded = store(bits, codes.reshape(weight.shape).numpy(), shared.numpy())
+        indices = codes.view(torch.uint8).reshape(weight.shape).numpy()
+        shared = lut.half().reshape(groups, 1, 1, 1, -1, 1).numpy()
+        encoded = Encoded.palette(bits, indices, shared)
     return encoded, float(errors @ moments.outputs) / 2
 
 
-def _scales(rows: Tensor, groups: int, bits: int, moments: Moments) -> Tensor:
-    """The scale of each group (G,) in values of fp16: of all CLIPS the one with the least error."""
-    levels = 2 ** (bits - 1) - 1
-    largest = rows.abs().amax(dim=1).reshape(groups, -1).amax(dim=1)  # (G,)
-    best, least = torch.ones(groups), torch.full((groups,), torch.inf)
+def _scales(rows: Tensor, bits: int, moments: Moments) -> Tensor:
+    """The scale of each output (O,) in values of fp16: of all CLIPS that with the least error."""
+    largest, levels = rows.abs().amax(dim=1), 2 ** (bits - 1) - 1
+    best, least = torch.ones(len(rows)), torch.full((len(rows),), torch.inf)
     for part in CLIPS:
         scale = (largest * float(part) / levels).half().float()
         scale = scale.where(scale > 0, 1)
-        _, values = _on_a_grid(scale, len(rows), bits)(rows.T)  # (C, O)
-        off = moments.inputs @ (values - rows.T).square()  # (O,)
-        error = off.reshape(groups, -1).sum(dim=1)
+        _, values = _on_a_grid(scale, bits)(rows.T)  # (C, O)
+        error = moments.inputs @ (values - rows.T).square()  # (O,)
         best, least = best.where(error >= least, scale), least.minimum(error)
     return best
 
 
-def _on_a_grid(scale: Tensor, outputs: int, bits: int) -> Nearest:
-    levels, scale = 2 ** (bits - 1) - 1, scale.repeat_interleave(outputs // len(scale))  # (O,)
+def _on_a_grid(scale: Tensor, bits: int) -> Nearest:
+    levels = 2 ** (bits - 1) - 1
 
     def nearest(weights: Tensor) -> tuple[Tensor, Tensor]:
         codes = (weights / scale).round_().clamp_(-levels, levels)

@@ -66,16 +66,12 @@ class Journal:
             journal = json.loads(self._file.read_bytes() if self._file.is_file() else "")
             key, noted = journal["key"], {n: dict(files) for n, files in journal["noted"].items()}
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            self._take_away_first()
+            if self._folder.is_dir() and [*self._folder.iterdir()] == [self._unfinished]:
+                self._unfinished.unlink()  # of a conversion that was killed at its first write
             check_ours(self._folder)
             return {}
         self._check(noted)
         return noted if key == self._key else {}
-
-    def _take_away_first(self) -> None:
-        """Delete a half-written journal if a killed conversion left nothing else."""
-        if self._folder.is_dir() and [*self._folder.iterdir()] == [self._unfinished]:
-            self._unfinished.unlink()
 
     def _check(self, noted: dict[str, dict[str, str]]) -> None:
         """Raise InvalidInput where a file would be lost that is not the bundle's."""

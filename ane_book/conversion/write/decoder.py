@@ -6,7 +6,8 @@ layers only read the cache; what differs between the cache variants is the frame
 (`write.frame`). With kv="state" it reads the states once and writes the new rows of all layers
 back; with kv="host" keys and values come in as inputs, and the new rows go out for the host to
 append. A shard of an encoder has a function for each length of a call, since static shapes are what
-the Neural Engine takes, and a few of them keep padding low.
+the Neural Engine takes, and a few of them keep padding low. Where experts are programs of their
+own, trunks take the place of shards (`write.experts`).
 
 Letters are those of `ane_book.models.base`; n is the number of layers in a shard.
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 from ane_book.conversion.quantize import Encoded, find_scheme
 from ane_book.conversion.write.activations import silu_by_tanh
-from ane_book.conversion.write.experts import Pieces
+from ane_book.conversion.write.experts import Parted, Pieces
 from ane_book.conversion.write.frame import Frame
 from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
@@ -53,8 +54,8 @@ def lower_blocks(
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, call.tokens)}
         for end in (end for end in results if end in ends):
             lowered.ends[end] = lower(ends[end], hidden, [results[end]], config.norm_epsilon)
-        for kind, signature in signatures.kinds.items():
-            lowered.add(config, kind, signature, slots)
+        for kind in signatures.kinds:
+            lowered.add(config, kind, slots)
     if recipe.silu == "native":
         return pieces
     changed = {name: lowered.mapped(silu_by_tanh) for name, lowered in pieces.items()}
@@ -71,42 +72,74 @@ def write_shard(
     layers: range,
     weights: Iterable[Mapping[str, Tensor | Encoded]],
     ends: Mapping[str, dict[str, Tensor]] | None = None,
+    behind: dict[str, Tensor] | None = None,
 ) -> None:
     """Write the package of some layers; `weights` yields the state dict of each, in order.
 
     ends: the state dicts of the modules before the "first" layer and after the "last", for the
-    package that has them.
+    package that has them. Where layers are cut at their experts, a package is a trunk: the end of
+    the layer before, and one layer up to its experts, or none after the last; behind: the
+    parameters of that end, for all trunks but the first.
     """
     package, scheme, ends = PackageWriter(path), find_scheme(recipe.quant), ends or {}
-    before = package.write_weights(ends.get("first", {}))
+    first = package.write_weights(ends.get("first", {}))
+    end = None if behind is None else package.write_weights(behind, scheme)
     stored = [package.write_weights(state, scheme) for state in weights]
-    after = package.write_weights(ends.get("last", {}))
+    last = package.write_weights(ends.get("last", {}))
+    kinds = find(config.architecture).kinds(config)
     for name, lowered in pieces.items():
-        frame = Frame(package.function(name), config, recipe, lowered.call, layers)
-        _stamp(frame, lowered, before, stored, after)
-    what = f"Layers {layers.start} to {layers.stop - 1}, made by ane-book"
-    package.finish(next(iter(pieces)), what)
+        function, hidden = package.function(name), None
+        if end is not None:
+            out = "hidden_out" if not layers and not last else None
+            parted = lowered.parted[kinds[layers.start - 1]]
+            hidden = _stamp_behind(function, parted, layers.start - 1, end, out)
+        frame = Frame(function, config, recipe, lowered.call, layers, hidden)
+        _stamp(frame, lowered, first, stored, last)
+    is_trunk = bool(next(iter(pieces.values())).parted)
+    whole = f"Layers {layers.start} to {layers.stop - 1}"
+    what = f"Trunk {layers.start}" if is_trunk else whole
+    package.finish(next(iter(pieces)), f"{what}, made by ane-book")
+
+
+def _stamp_behind(
+    function: FunctionWriter, parted: Parted, layer: int, weights: Stored, out: str | None
+) -> str:
+    """Stamp the end of a layer, behind its experts; all that it takes becomes the trunk's input.
+
+    Returns the name of the hidden state, which is `out` where it leaves the trunk.
+    """
+    piece, names = parted.behind, parted.names(layer)
+    feeds = {
+        value: function.input(names.get(value, value), "fp16", shape)
+        for value, shape in piece.inputs.items()
+    }
+    leaving = {piece.outputs[0]: out} if out else {}
+    return function.stamp(piece, "behind", feeds, weights, leaving)[0]
 
 
 def _stamp(
-    frame: Frame, lowered: Pieces, before: Stored, stored: list[Stored], after: Stored
+    frame: Frame, lowered: Pieces, first: Stored, stored: list[Stored], last: Stored
 ) -> None:
-    """Stamp the layers of a shard in order, and the ends that it has."""
-    if before:
-        frame.stamp_first(lowered, before)
+    """Stamp the layers of a package in order, and the ends that it has."""
+    function, values, leaving = frame.function, frame.values, list[str]()
+    if first:
+        feeds = {"hidden": values["hidden"]}
+        (values["hidden"],) = function.stamp(lowered.ends["first"], "first", feeds, first)
     for layer, weights in zip(frame.layers, stored, strict=True):
-        piece = lowered.blocks[frame.signatures.names[layer]]
-        names = frame.leaving if layer == frame.layers[-1] and not after else {}
-        feeds = frame.feeds(layer, piece)
-        results = frame.function.stamp(piece, f"layer{layer}", feeds, weights, names)
-        frame.accept(layer, dict(zip(piece.outputs, results, strict=True)))
-    frame.close([stamp_last(frame.function, lowered, frame.values["hidden"], after)])
-
-
-def stamp_last(function: FunctionWriter, pieces: Pieces, hidden: str, weights: Stored) -> str:
-    """Stamp the module after all layers, if there are weights of one; returns what then leaves."""
-    if not weights:
-        return hidden
-    piece = pieces.ends["last"]
-    names = {result: result for result in piece.outputs}
-    return function.stamp(piece, "last", {"hidden": hidden}, weights, names)[0]
+        kind = frame.signatures.names[layer]
+        names = frame.leaving if layer == frame.layers[-1] and not last else {}
+        if parted := lowered.parted.get(kind):
+            piece, prefix = parted.before, "before"
+            names |= {"x": "x", "gates": "gates"} | parted.names(layer)
+        else:
+            piece, prefix = lowered.blocks[kind], f"layer{layer}"
+        made = function.stamp(piece, prefix, frame.feeds(layer, piece), weights, names)
+        results = dict(zip(piece.outputs, made, strict=True))
+        if parted:  # of a decoder in one order, of an encoder in that of the operations
+            order = ("x", "gates", *parted.held) if frame.signatures.kept else [*results]
+            leaving = [results[name] for name in order]
+        frame.accept(layer, results)
+    if last:
+        piece, feeds = lowered.ends["last"], {"hidden": values["hidden"]}
+        leaving = function.stamp(piece, "last", feeds, last, {n: n for n in piece.outputs})
+    frame.close(leaving or [values["hidden"]])

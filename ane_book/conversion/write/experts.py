@@ -8,7 +8,7 @@ experts of layer j - 1, and what is before those of layer j.
 Letters: C hidden size, E experts, T tokens of a call.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,73 +16,32 @@ from typing import Any
 from ane_book.conversion.quantize import Scheme
 from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.norms import operands
-from ane_book.conversion.write.program import FunctionWriter, PackageWriter
+from ane_book.conversion.write.program import PackageWriter
 from ane_book.layout import LAYOUTS, CallShape
 from ane_book.models import find
 from ane_book.models.base.layers import Attention
 from ane_book.models.base.lora import slot_rows
 from ane_book.models.base.projection import Slotted
-from ane_book.models.base.signature import BlockSignature
 import torch
 from torch import Tensor, nn
-
-OWN = "mixture.groups"  # an expert's parameters begin with this, a dot and its number
 
 
 @dataclass(frozen=True)
 class Parted:
-    """A lowered block cut at its mixture, and one lowered expert.
-
-    held: the block's names of the values that bypass the experts, from `before` to `behind`.
-    """
+    """A lowered block cut at its mixture, and one lowered expert."""
 
     before: LoweredBlock
     behind: LoweredBlock
     expert: LoweredBlock
-    held: tuple[str, ...]
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The block's names of the values that bypass the experts."""
+        return tuple(name for name in self.before.outputs if name in self.behind.inputs)
 
     def names(self, layer: int) -> dict[str, str]:
         """The names of `held` values between two packages: block's name -> package's name."""
         return {value: f"layer{layer}_held_{i}" for i, value in enumerate(self.held)}
-
-    def stamp_before(
-        self,
-        function: FunctionWriter,
-        layer: int,
-        feeds: dict[str, str],
-        weights: dict,
-        names: dict[str, str] | None = None,
-    ) -> dict[str, str]:
-        """Add the part before a layer's experts to a trunk; what `feeds` lacks becomes an input of
-        the trunk.
-
-        names: names for the other results that leave the trunk, beside `x`, `gates` and `held`.
-        Returns the names of all results: block's name -> trunk's name.
-        """
-        piece = self.before
-        all_feeds = feeds | {
-            value: function.input(value, "fp16", shape)
-            for value, shape in piece.inputs.items()
-            if value not in feeds
-        }
-        names = {"x": "x", "gates": "gates"} | self.names(layer) | (names or {})
-        results = function.stamp(piece, "before", all_feeds, weights, names)
-        return dict(zip(piece.outputs, results, strict=True))
-
-    def stamp_behind(
-        self, function: FunctionWriter, layer: int, weights: dict, out: str | None = None
-    ) -> str:
-        """Add the part behind a layer's experts to a trunk; all its inputs become the trunk's.
-
-        Returns the name of the hidden state, which is `out` where it leaves the trunk.
-        """
-        piece, names = self.behind, self.names(layer)
-        feeds = {
-            value: function.input(names.get(value, value), "fp16", shape)
-            for value, shape in piece.inputs.items()
-        }
-        (hidden,) = piece.outputs
-        return function.stamp(piece, "behind", feeds, weights, {hidden: out} if out else None)[0]
 
 
 @dataclass(frozen=True)
@@ -98,16 +57,12 @@ class Pieces:
     parted: dict[str, Parted] = field(default_factory=dict)
     ends: dict[str, LoweredBlock] = field(default_factory=dict)
 
-    def add(
-        self,
-        config: Any,
-        kind: str,
-        signature: BlockSignature,
-        slots: dict[str, Tensor],
-    ) -> None:
+    def add(self, config: Any, kind: str, slots: dict[str, Tensor]) -> None:
         """Lower the model's block of a kind; slots: inputs for an adapter, where it has them."""
+        architecture = find(config.architecture)
+        signature = architecture.signature(config, kind)
         with torch.device("meta"):  # no memory for parameters, whose values `lower` makes up
-            block = find(config.architecture).block(config, kind)
+            block = architecture.block(config, kind)
         for module in block.modules():
             if isinstance(module, Attention) and self.call.layout == LAYOUTS["apple"]:
                 module.form = "apple"
@@ -170,8 +125,7 @@ def lower_parted(
     gate = torch.zeros(1, 1, 1, hidden.shape[3])
     one = lower(expert, {"x": hidden, "gate": gate}, ["y"], epsilon)
     whole = lower(_Outside(block), {"y": hidden} | inputs, [*outputs, "x", "gates"], epsilon)
-    before, behind, held = _cut(inner(whole))
-    return Parted(before, behind, one, held)
+    return Parted(*_cut(inner(whole)), one)
 
 
 def inner(piece: LoweredBlock) -> LoweredBlock:
@@ -180,66 +134,41 @@ def inner(piece: LoweredBlock) -> LoweredBlock:
     return replace(piece, parameters=own)
 
 
-def _cut(piece: LoweredBlock) -> tuple[LoweredBlock, LoweredBlock, tuple[str, ...]]:
-    """Cut a block: what all results but the first need, the rest, and the values between them."""
-    needed, ours = set(piece.outputs[1:]), []
-    for operation in reversed(piece.operations):
-        if operation.type != "const" and needed & {v.name for v in operation.outputs}:
+def _cut(piece: LoweredBlock) -> tuple[LoweredBlock, LoweredBlock]:
+    """Cut a block: what all results but the first need, and the rest."""
+    needed, ours, others = set(piece.outputs[1:]), [], []
+    for operation in reversed([o for o in piece.operations if o.type != "const"]):
+        if needed & {v.name for v in operation.outputs}:
             needed |= {v for key in operation.inputs for v in operands(operation, key)}
             ours.append(operation)
+        else:
+            others.append(operation)
     if "y" in needed:
         raise RuntimeError("what experts are given depends on what they say")
-    taken = {id(operation) for operation in ours}
-    others = [o for o in piece.operations if id(o) not in taken and o.type != "const"]
-    names = {name: name for name in piece.outputs}
-    before, behind = _pieces_of(piece, [ours[::-1], others], names)
+    behind = _stretch(piece, others[::-1], piece.outputs)
     if odd := behind.inputs.keys() & piece.inputs.keys() - {"y"}:
         raise RuntimeError(f"what is behind the experts takes {sorted(odd)} of the block")
-    return before, behind, tuple(name for name in before.outputs if name in behind.inputs)
+    return _stretch(piece, ours[::-1], {*piece.outputs, *behind.inputs}), behind
 
 
-def _pieces_of(
-    piece: LoweredBlock, stretches: list[list], names: dict[str, str]
-) -> list[LoweredBlock]:
-    """Make a `LoweredBlock` of each stretch of ops.
-
-    names: values that leave a stretch; those that another stretch takes are added.
-    """
+def _stretch(piece: LoweredBlock, operations: list, leaving: Collection[str]) -> LoweredBlock:
+    """Some ops of a block with the constants that they take; leaving: values that may leave it."""
     constants = {o.outputs[0].name: o for o in piece.operations if o.type == "const"}
     shapes = piece.inputs | {v.name: _shape(v) for o in piece.operations for v in o.outputs}
-    parts = []
-    for operations in ([o for o in s if o.type != "const"] for s in stretches):
-        made = dict.fromkeys(v.name for o in operations for v in o.outputs)
-        # Keys sorted: a map of protobuf has another order in every process.
-        keys = ((o, key) for o in operations for key in sorted(o.inputs))
-        used = dict.fromkeys(value for o, key in keys for value in operands(o, key))
-        own = [constants[name] for name in used if name in constants]
-        inputs = {n: shapes[n] for n in used if n not in constants and n not in made}
-        parameters = {n: piece.parameters[n] for n in used if n in piece.parameters}
-        parts.append((own + operations, inputs, made, parameters))
-    taken = dict.fromkeys(name for _, inputs, *_ in parts for name in inputs)
-    held = [n for _, _, made, _ in parts for n in made if n in taken and n not in names]
-    names |= {name: f"held_{i}" for i, name in enumerate(held)}
-    return [
-        LoweredBlock(operations, inputs, tuple(name for name in made if name in names), parameters)
-        for operations, inputs, made, parameters in parts
-    ]
+    made = dict.fromkeys(v.name for o in operations for v in o.outputs)
+    # Keys sorted: a map of protobuf has another order in every process.
+    keys = ((o, key) for o in operations for key in sorted(o.inputs))
+    used = dict.fromkeys(value for o, key in keys for value in operands(o, key))
+    return LoweredBlock(
+        operations=[constants[name] for name in used if name in constants] + operations,
+        inputs={n: shapes[n] for n in used if n not in constants and n not in made},
+        outputs=tuple(name for name in made if name in leaving),
+        parameters={n: piece.parameters[n] for n in used if n in piece.parameters},
+    )
 
 
 def _shape(value) -> tuple[int, ...]:
     return tuple(size.constant.size for size in value.type.tensorType.dimensions)
-
-
-def expert_weights(state: dict[str, Tensor], expert: int) -> dict[str, Tensor]:
-    """The parameters of one expert, from the state dict of a block."""
-    own = f"{OWN}.{expert}."
-    return {name.removeprefix(own): value for name, value in state.items() if name.startswith(own)}
-
-
-def trunk_weights(piece: LoweredBlock, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The parameters of `Parted.before` or `Parted.behind`, in the order of the state dict."""
-    wanted = set(piece.parameters.values())
-    return {name: value for name, value in state.items() if name in wanted}
 
 
 def write_expert(
@@ -248,14 +177,15 @@ def write_expert(
     pieces: dict[str, Parted],
     layer: int,
     expert: int,
-    weights: dict[str, Tensor],
+    state: dict[str, Tensor],
 ) -> None:
     """Write the package of one expert of a layer; `decode` of expert 3 is called `decode_3`.
 
     An expert takes `x` (1, C, 1, T) and its `gate` (1, 1, 1, T), and gives `y` (1, C, 1, T).
-    pieces: the block, by function. weights: the expert's parameters.
+    pieces: the block, by function. state: the block's state dict.
     """
-    package = PackageWriter(path)
+    package, own = PackageWriter(path), f"mixture.groups.{expert}."
+    weights = {n.removeprefix(own): value for n, value in state.items() if n.startswith(own)}
     stored = package.write_weights(weights, scheme)
     for name, parted in pieces.items():
         function, piece = package.function(f"{name}_{expert}"), parted.expert

@@ -9,9 +9,8 @@ Letters are those of `ane_book.models.base`; n is the number of layers in a pack
 from collections.abc import Sequence
 
 from ane_book.conversion.stores import stores
-from ane_book.conversion.write.experts import Pieces
 from ane_book.conversion.write.lowering import LoweredBlock
-from ane_book.conversion.write.program import FunctionWriter, StoredWeight
+from ane_book.conversion.write.program import FunctionWriter
 from ane_book.conversion.write.states import write_states
 from ane_book.layout import PER_LAYER, CallShape, Recurrent, Shape
 from ane_book.models import find
@@ -49,7 +48,7 @@ class Frame:
         self._add_inputs(hidden or self._input("hidden", Columns(config.hidden_size).shape(call)))
         self._share_stores()
         shapes = slot_shapes(config, recipe.lora_slots)
-        if own := self.signatures[layers.start].own:
+        if layers and (own := self.signatures[layers.start].own):
             shapes = {PER_LAYER: own.shape(call)[1:]} | shapes
         for name, shape in shapes.items():
             whole = self._input(name, (len(layers), *shape))
@@ -105,15 +104,10 @@ class Frame:
             x=whole, axis=np.int32(0), num_splits=np.int32(n),
         )  # fmt: skip
 
-    def stamp_first(self, pieces: Pieces, weights: dict[str, StoredWeight]) -> None:
-        """Stamp the module before all layers."""
-        piece, hidden = pieces.ends["first"], {"hidden": self.values["hidden"]}
-        (self.values["hidden"],) = self.function.stamp(piece, "first", hidden, weights)
-
     def feeds(self, layer: int, piece: LoweredBlock) -> dict[str, str]:
-        """What a layer's lowered block takes, as far as the frame has it."""
+        """What a layer's lowered block takes, by its own names."""
         known = self.values | self.own[layer]
-        return {name: known[name] for name in piece.inputs if name in known}
+        return {name: known[name] for name in piece.inputs}
 
     @property
     def leaving(self) -> dict[str, str]:

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ane_book.conversion.quantize import Encoded, Scheme, find_scheme
+from ane_book.conversion.quantize import Encoded, find_scheme
 from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
+from ane_book.layout import CallShape
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.decoder import Winner
 from ane_book.options import Recipe
@@ -30,17 +31,20 @@ def write_head(
     """
     names = [f"logits_{i}" for i in splits]
     package, ends = PackageWriter(path), find(config.architecture).ends(config)
-    stored = _write_weights(package, weights, find_scheme(recipe.quant_head))
+    scheme, stored = find_scheme(recipe.quant_head), dict[str, StoredWeight]()
+    for part, state in zip(names, weights, strict=True):
+        if not stored:  # the norm comes with every part
+            stored = package.write_weights({"norm": state["norm.weight"]})
+        stored |= package.write_weights({part: state["parts.0.weight"]}, scheme)
     for name, T in recipe.widths.items():
         function, shape = package.function(name), (1, config.hidden_size, 1, T)
         hidden = {"hidden": function.input("hidden", "fp16", shape)}
-        example = {"hidden": torch.zeros(shape)}
-        piece = lower(ends["norm"], example, ["normed"], config.rms_norm_eps)
-        weight = {"weight": stored["norm.weight"]}
+        piece = lower(ends["norm"], {"hidden": torch.zeros(shape)}, ["normed"], config.rms_norm_eps)
+        weight = {"weight": stored["norm"]}
         (normed,) = function.stamp(piece, "norm", hidden, weight, {"normed": "normed"})
         bound = None if recipe.argmax_output else ends.get("bound")
-        for i, part in enumerate(names):
-            _add_logits(function, bound, part, normed, stored[f"parts.{i}.weight"], T)
+        for part in names:
+            _add_logits(function, bound, part, normed, stored[part], T)
         rows = tuple(splits.values())
         function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
     what = "Final norm and vocabulary projection, made by ane-book"
@@ -48,30 +52,17 @@ def write_head(
 
 
 def write_pooled(
-    path: Path, config: Any, functions: dict[str, int], weights: dict[str, Tensor]
+    path: Path, config: Any, functions: dict[str, CallShape], weights: dict[str, Tensor]
 ) -> None:
     """Write the package of what is of texts' pooled columns, with its weights."""
     architecture, package = find(config.architecture), PackageWriter(path)
     stored, module = package.write_weights(weights), architecture.ends(config)["pooled"]
-    for called, T in functions.items():
-        function, shape = package.function(called), (1, config.hidden_size, 1, T)
+    for name, call in functions.items():
+        function, shape = package.function(name), (1, config.hidden_size, 1, call.tokens)
         hidden = {"hidden": function.input("hidden", "fp16", shape)}
         piece = lower(module, {"hidden": torch.zeros(shape)}, ["vector"], config.norm_epsilon)
         function.finish(function.stamp(piece, "pooled", hidden, stored, {"vector": "vector"}))
     package.finish(next(iter(functions)), "Of pooled columns, made by ane-book")
-
-
-def _write_weights(
-    package: PackageWriter, weights: Iterable[Mapping[str, Tensor | Encoded]], scheme: Scheme
-) -> dict[str, StoredWeight]:
-    """Write the norm, which comes with every part, once, and then the parts."""
-    stored: dict[str, StoredWeight] = {}
-    for i, state in enumerate(weights):
-        if not stored:
-            stored = package.write_weights({"norm.weight": state["norm.weight"]})
-        part = {f"parts.{i}.weight": state["parts.0.weight"]}
-        stored |= package.write_weights(part, scheme)
-    return stored
 
 
 def _add_logits(
@@ -82,26 +73,18 @@ def _add_logits(
     weight: StoredWeight,
     T: int,
 ) -> None:
-    """Add the logits `out` of a part of the vocabulary, between bounds where there are any."""
-    if bound is None:
-        _add_convolution(function, out, hidden, weight, T)
-        return
-    _add_convolution(function, f"{out}_free", hidden, weight, T)
-    shape = (1, weight.shape[0], 1, T)
-    piece = lower(bound, {"logits": torch.zeros(shape)}, ["capped"])
-    function.stamp(piece, out, {"logits": f"{out}_free"}, {}, {"capped": out})
-
-
-def _add_convolution(
-    function: FunctionWriter, out: str, hidden: str, weight: StoredWeight, T: int
-) -> None:
-    """Add `out` (1, outputs, 1, T), a 1x1 convolution of `hidden` (1, inputs, 1, T)."""
+    """Add the logits `out` (1, rows, 1, T) of a part of the vocabulary, a 1x1 convolution of
+    `hidden` (1, C, 1, T), between bounds where there are any."""
+    free, shape = f"{out}_free" if bound else out, (1, weight.shape[0], 1, T)
     function.op(
-        "conv", out, "fp16", [(1, weight.shape[0], 1, T)],
-        x=hidden, weight=function.weight(f"{out}_weight", weight),
+        "conv", free, "fp16", [shape],
+        x=hidden, weight=function.weight(f"{free}_weight", weight),
         strides=np.ones(2, np.int32), pad_type=np.str_("valid"),
         pad=np.zeros(4, np.int32), dilations=np.ones(2, np.int32), groups=np.int32(1),
     )  # fmt: skip
+    if bound:
+        piece = lower(bound, {"logits": torch.zeros(shape)}, ["capped"])
+        function.stamp(piece, out, {"logits": free}, {}, {"capped": out})
 
 
 def _choose(function: FunctionWriter, names: list[str], splits: tuple[int, ...], T: int) -> list:

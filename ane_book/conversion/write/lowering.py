@@ -58,29 +58,22 @@ def lower(
     own = dict(module.named_parameters(remove_duplicate=False))
     module.load_state_dict(_stand_ins(module), strict=False, assign=True)
     try:
-        return _kept_or_lowered(module, inputs, outputs, norm_epsilon, output_dtype)
+        traced = torch.jit.trace(module, tuple(inputs.values()), check_trace=False)
+        layers = [vars(layer) for layer in module.modules()]
+        epsilons = [norm_epsilon, *(layer["eps"] for layer in layers if "eps" in layer)]
+        told = OPSET, [*inputs], [*outputs], epsilons, np.dtype(output_dtype).str
+        key = kept.key(traced, module, told)
+        block = kept.recall(key)
+        if block is None:
+            block = _lower(module, traced, inputs, outputs, epsilons, output_dtype)
+            kept.keep(key, block)
     finally:
         module.load_state_dict(own, strict=False, assign=True)
-
-
-def _kept_or_lowered(
-    module: nn.Module,
-    inputs: dict[str, Tensor],
-    outputs: Sequence[str],
-    norm_epsilon: float,
-    output_dtype: type,
-) -> LoweredBlock:
-    """Do the work of `lower`, with the module's parameters as they are."""
-    traced = torch.jit.trace(module, tuple(inputs.values()), check_trace=False)
-    own = [vars(layer)["eps"] for layer in module.modules() if "eps" in vars(layer)]
-    epsilons, dtype = [norm_epsilon, *own], np.dtype(output_dtype)
-    key = kept.key(traced, module, (OPSET, [*inputs], [*outputs], epsilons, dtype.str))
-    block = kept.recall(key)
-    if block is None:
-        block = _lower(module, traced, inputs, outputs, epsilons, output_dtype)
-        kept.keep(key, block)
     shapes = {name: tuple(example.shape) for name, example in inputs.items()}
-    names = {constant: _text(value) for constant, value in block.attributes.items()}
+    names = {
+        constant: name.immediateValue.tensor.strings.values[0]
+        for constant, name in block.attributes.items()
+    }
     return LoweredBlock(list(block.operations), shapes, tuple(block.outputs), names)
 
 
@@ -101,11 +94,6 @@ def _stand_ins(module: nn.Module) -> dict[str, Tensor]:
             shape = (len(value),) + (1,) * (value.dim() - 1)
         made[name] = torch.randn(shape, generator=generator).expand(value.shape)
     return made
-
-
-def _text(value) -> str:
-    """The text that a MIL_pb2.Value holds."""
-    return value.immediateValue.tensor.strings.values[0]
 
 
 @contextmanager

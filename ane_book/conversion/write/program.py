@@ -10,7 +10,7 @@ all functions of a package refer to the same bytes.
 result to the usual path on the whole model.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 import json
 from pathlib import Path
@@ -187,15 +187,15 @@ class PackageWriter:
 
         An `Encoded` is written as it is. Raises InvalidInput for a weight that fits in no file.
         """
-        return {name: self._write(name, tensor, scheme) for name, tensor in state.items()}
-
-    def _write(self, name: str, weight: Tensor | Encoded, scheme: Scheme) -> StoredWeight:
-        encoded = weight if isinstance(weight, Encoded) else encode(weight, scheme)
-        operands = {
-            key: (dtype, array.shape, *self._files.write(name, dtype, array))
-            for key, (dtype, array) in encoded.operands.items()
-        }
-        return StoredWeight(encoded.shape, encoded.op, operands)
+        stored = {}
+        for name, weight in state.items():
+            encoded = weight if isinstance(weight, Encoded) else encode(weight, scheme)
+            operands = {
+                key: (dtype, array.shape, *self._files.write(name, dtype, array))
+                for key, (dtype, array) in encoded.operands.items()
+            }
+            stored[name] = StoredWeight(encoded.shape, encoded.op, operands)
+        return stored
 
     def function(self, name: str) -> FunctionWriter:
         return FunctionWriter(name, self._model.mlProgram, self._model.description)
@@ -207,10 +207,10 @@ class PackageWriter:
         (self._data / "model.mlmodel").write_bytes(
             self._model.SerializeToString(deterministic=True)
         )
-        (self.path / "Manifest.json").write_text(json.dumps(dict(_manifest()), indent=4))
+        (self.path / "Manifest.json").write_text(json.dumps(_manifest(), indent=4))
 
 
-def _manifest() -> Iterator[tuple[str, object]]:
+def _manifest() -> dict[str, object]:
     """The package's manifest; identifiers are fixed, so that equal models are equal bytes."""
     items = {"model.mlmodel": "CoreML Model Specification", "weights": "CoreML Model Weights"}
     ids = {name: str(uuid.uuid5(uuid.NAMESPACE_URL, f"ane-book/{name}")) for name in items}
@@ -223,6 +223,8 @@ def _manifest() -> Iterator[tuple[str, object]]:
         }
         for name, text in items.items()
     }
-    yield "fileFormatVersion", "1.0.0"
-    yield "itemInfoEntries", entries
-    yield "rootModelIdentifier", ids["model.mlmodel"]
+    return {
+        "fileFormatVersion": "1.0.0",
+        "itemInfoEntries": entries,
+        "rootModelIdentifier": ids["model.mlmodel"],
+    }

@@ -20,15 +20,13 @@ from pathlib import Path
 import tempfile
 
 from ane_book.bundle import Bundle
-from ane_book.bundle.evidence import Level
-from ane_book.conversion.encoder import settings
+from ane_book.bundle.evidence import Level, level
+from ane_book.conversion.packages import vectors_of
 from ane_book.conversion.rebuild import Rebuild, source_of
-from ane_book.evidence.levels import level
 from ane_book.evidence.parity.locate import first_op
 from ane_book.evidence.parity.stage import ParityStage
 from ane_book.evidence.parity.walk import walk
 from ane_book.models import find
-from ane_book.weights import WeightSource
 from mlprogram.compare import Gap, percent
 from mlprogram.tables import table
 import numpy as np
@@ -108,51 +106,34 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     weights, golden = source_of(bundle, source), bundle.golden()
     stages = [stage for precision in ("fp32", "fp16") for stage in walk(bundle, golden, precision)]
-    fault = _host_fault(bundle) or _program_fault(bundle, weights, golden, stages)
-    known = weights is not None
-    exact = known or bundle.recipe.is_plain
-    passed = Parity(
-        passed=True, reason=_passed(stages, exact), stages=stages, exact=exact, source=known
-    )
-    if fault is None:
-        return passed
-    return replace(
-        passed,
-        passed=False,
-        reason=fault.reason,
-        package=fault.package,
-        function=fault.function,
-        first=fault.first,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        again = Rebuild(bundle, weights, Path(folder)) if weights else None
+        fault = (
+            _host_fault(bundle)
+            or (again and _golden_fault(again, golden))
+            or _stage_fault(bundle, again, golden, stages)
+            or (again and _package_fault(bundle, again, golden))
+        )
+    exact = weights is not None or bundle.recipe.is_plain
+    if not fault:
+        return Parity(True, _passed(stages, exact), stages, exact, weights is not None)
+    where = fault.package, fault.function, fault.first
+    return Parity(False, fault.reason, stages, exact, weights is not None, *where)
 
 
 def _host_fault(bundle: Bundle) -> _Fault | None:
     """Check that what the manifest asks of the host is what the model's configuration implies."""
     manifest, config = bundle.manifest, bundle.config
-    told: dict[str, tuple[BaseModel, dict]] = {}
-    told["host"] = (manifest.host, find(config.architecture).host(config).model_dump())
-    if manifest.vectors is not None:
-        told["vectors"] = (manifest.vectors, settings(config))
-    for part, (record, wanted) in told.items():
-        found = record.model_dump()
+    told: dict[str, tuple[BaseModel, BaseModel]] = {}
+    told["host"] = (manifest.host, find(config.architecture).host(config))
+    if manifest.vectors and (vectors := vectors_of(config, bundle.recipe)):
+        told["vectors"] = (manifest.vectors, vectors)
+    for part, records in told.items():
+        found, wanted = (record.model_dump() for record in records)
         if wrong := [name for name in wanted if found[name] != wanted[name]]:
             each = (f"{name} is {found[name]}, expected {wanted[name]}" for name in wrong)
             return _Fault(f"manifest.json: {part}: {', '.join(each)}", "manifest.json", part)
     return None
-
-
-def _program_fault(
-    bundle: Bundle, source: WeightSource | None, golden: dict, stages: list[ParityStage]
-) -> _Fault | None:
-    """Check the packages: their figures and, if at hand, a rebuild from the source."""
-    with tempfile.TemporaryDirectory() as folder:
-        again = Rebuild(bundle, source, Path(folder)) if source else None
-        return (
-            (again and _golden_fault(again, golden))
-            or _stage_fault(bundle, again, golden, stages)
-            or (again and _package_fault(bundle, again, golden))
-            or None
-        )
 
 
 def _golden_fault(again: Rebuild, golden: dict) -> _Fault | None:
@@ -171,13 +152,11 @@ def _stage_fault(
 ) -> _Fault | None:
     """The first stage beyond the limits of its precision, with the op if the source is at hand."""
     for stage in stages:
-        exact = bundle.recipe.is_plain and stage.precision == "fp32"
-        off = _beyond(stage, exact)
-        if off is None:
-            continue
-        where = f"{stage.name}, {stage.function}" if stage.function else stage.name
-        fault = _Fault(f"{where}: {off} in {stage.precision}", stage.name, stage.function)
-        return _with_op(bundle, again, golden, fault) if stage.name != "whole" else fault
+        if off := _beyond(stage, bundle.recipe.is_plain and stage.precision == "fp32"):
+            where = f"{stage.name}, {stage.function}" if stage.function else stage.name
+            fault = _Fault(f"{where}: {off} in {stage.precision}", stage.name, stage.function)
+            is_package = stage.name not in ("embedding", "whole")
+            return _with_op(bundle, again, golden, fault) if is_package else fault
     return None
 
 
@@ -196,33 +175,30 @@ def _beyond(stage: ParityStage, exact: bool) -> str | None:
 
 
 def _with_op(bundle: Bundle, again: Rebuild | None, golden: dict, fault: _Fault) -> _Fault:
-    """Add to a fault the first op of its package that differs from the rebuild."""
-    if again is None or not fault.function:
-        return _Fault(f"{fault.reason}; its source, with --source, would tell the op",
-                      fault.package, fault.function)  # fmt: skip
-    names = fault.package.split()
-    for package in (name for name in _packages(bundle) if name in names):
+    """Add to a fault the first op of its packages that differs from the rebuild."""
+    if again is None:
+        return replace(
+            fault, reason=f"{fault.reason}; its source, with --source, would tell the op"
+        )
+    for package in fault.package.split():
         if found := first_op(bundle, again, golden, package, [fault.function]):
             _, gap = found
             said = f"; first apart: {gap.op} {gap.name!r} of {package}, {percent(gap.error)}"
             return _Fault(fault.reason + said, package, fault.function, gap)
     said = "; the same ops are made of its source today, so that conversion itself is at fault"
-    return _Fault(fault.reason + said, fault.package, fault.function)
+    return replace(fault, reason=fault.reason + said)
 
 
 def _package_fault(bundle: Bundle, again: Rebuild, golden: dict) -> _Fault | None:
     """Check op by op that every package, quantised or not, equals its rebuild from the source."""
-    for package in _packages(bundle):
-        if found := first_op(bundle, again, golden, package, bundle.manifest.functions):
+    functions = bundle.manifest.functions
+    for package in (part.package for part in bundle.manifest.packages):
+        if found := first_op(bundle, again, golden, package, functions):
             function, gap = found
             said = f"{gap.op} {gap.name!r} is {percent(gap.error)} off what the recipe makes"
             reason = f"{package}, {function}: {said} of the source"
             return _Fault(reason, package, function, gap)
     return None
-
-
-def _packages(bundle: Bundle) -> list[str]:
-    return [part.package for part in bundle.manifest.packages]
 
 
 def _passed(stages: list[ParityStage], exact: bool) -> str:

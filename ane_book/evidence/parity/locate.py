@@ -4,7 +4,8 @@ The package is written again from the source, and both run side by side, op by o
 precision, on the golden tokens. Both have the same names, so every value is compared.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 import shutil
 
@@ -12,9 +13,9 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.parts import Part
 from ane_book.conversion.rebuild import Rebuild
 from ane_book.evidence.parity.stage import padded
-from ane_book.evidence.parity.walk import encoder_feeds
+from ane_book.evidence.parity.walk import around, encoder_feeds
 from ane_book.layout import PER_LAYER
-from ane_book.runtime.inputs import HostInputs
+from ane_book.runtime.model_runner import HostInputs
 from ane_book.runtime.shards import slot_shapes
 from mlprogram import MLProgram
 from mlprogram.compare import Gap, diff
@@ -44,7 +45,8 @@ def first_op(
             own = part.called(function)
             ours = MLProgram(bundle.path / package, own, precision="fp32").plain()
             theirs = MLProgram(written, own, precision="fp32").plain()
-            inputs = golden_inputs(bundle, golden, ours, part, function)
+            known = known_inputs(bundle, golden, ours, part, function)
+            inputs = ours.random_inputs(0) | known
             if gap := diff(ours, theirs, inputs, TOLERANCE).first:
                 return function, gap
     finally:
@@ -58,25 +60,31 @@ def _content(package: Path) -> list[str]:
     return [sha256(package / name) for name in sorted(names)]
 
 
-def golden_inputs(
-    bundle: Bundle, golden: dict[str, np.ndarray], program: MLProgram, part: Part, function: str
-) -> dict[str, np.ndarray]:
-    """The inputs of a part's program for the first golden tokens: `known_inputs`, and random values
-    for what another package of the same layers computes."""
-    return program.random_inputs(0) | known_inputs(bundle, golden, program, part, function)
+def golden_programs(bundle: Bundle) -> Iterator[tuple[Path, str, str, Callable]]:
+    """Every function of every package of a bundle: the package, the function's name there and in
+    the bundle, and what makes its `known_inputs` of its program."""
+    golden = cache(bundle.golden)
+    for part in bundle.manifest.packages:
+        for function in part.functions:
+
+            def inputs(program, part=part, function=function) -> dict[str, np.ndarray]:
+                return known_inputs(bundle, golden(), program, part, function)
+
+            yield bundle.path / part.package, part.called(function), function, inputs
 
 
 def known_inputs(
     bundle: Bundle, golden: dict[str, np.ndarray], program: MLProgram, part: Part, function: str
 ) -> dict[str, np.ndarray]:
     """Those inputs of a part's program that are known for the first golden tokens, from slot 0: the
-    host's inputs, PyTorch's hidden state, empty caches, and no adapter."""
+    host's inputs, PyTorch's hidden state, empty caches, and no adapter. What another package of the
+    same layers computes is not."""
     T = part.functions[function].tokens
     if part.part == "experts":
-        layer, n = part.first_layer, part.expert or 0
+        layer, n = part.span.start, part.expert or 0
         rows = {"x": golden["x"][layer], "gate": golden["gates"][layer, n : n + 1]}
         return {name: padded(own[:, :T], T) for name, own in rows.items()}
-    hidden = _before(bundle, golden, part)
+    hidden = golden["hidden"][around(bundle, part)[0]]
     if bundle.manifest.task != "text-generation":
         feeds = encoder_feeds(bundle, hidden.shape[1], T)
     else:
@@ -91,11 +99,3 @@ def known_inputs(
     feeds |= {n: np.zeros(own, np.float16) for n, own in slot_shapes(bundle.manifest, part).items()}
     feeds |= {n: padded(golden[n][:, :T], T) for n in bundle.manifest.handed}
     return {n: a for n, a in feeds.items() if n in program.inputs}
-
-
-def _before(bundle: Bundle, golden: dict[str, np.ndarray], part: Part) -> np.ndarray:
-    """PyTorch's hidden state before a package, (C, T)."""
-    if bundle.manifest.experts:
-        return golden["hidden"][part.layers[0] if part.layers else -1]
-    before = [shard.package for shard in bundle.manifest.shards]
-    return golden["hidden"][before.index(part.package) if part.package in before else -1]

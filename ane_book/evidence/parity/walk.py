@@ -3,57 +3,131 @@
 Every package runs on PyTorch's hidden state before it, so that a fault shows only where it is, and
 again on the output of the packages before it, as in use. One package at a time is in memory.
 
-Letters: C hidden size, T golden tokens, V vocabulary.
+Where the experts of a mixture are packages, the trunks between them run on the outputs of PyTorch's
+experts and on the values of the trunks before. A trunk's `x` is compared with PyTorch's, and in
+single precision so are the gates: in half precision a token with close scores may choose another
+expert, so the share of tokens that choose PyTorch's is only reported. Each expert is compared with
+PyTorch's on the first token, chosen by it or not.
+
+Letters: C hidden size, E experts, L layers, T tokens of a call, V vocabulary.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from math import inf, isnan
 
 from ane_book.bundle import Bundle
-from ane_book.evidence.parity.experts import Run, walk_experts
+from ane_book.bundle.parts import Part
 from ane_book.evidence.parity.stage import ParityStage, judged, padded
 from ane_book.host import pool
 from ane_book.models import find
 from ane_book.runtime.backends import MILBackend
-from ane_book.runtime.inputs import HostInputs
-from ane_book.runtime.shards import HeadRunner, load_part, stages
+from ane_book.runtime.model_runner import HostInputs, ModelRunner
+from ane_book.runtime.shards import load_part, load_steps
 import numpy as np
 
 DECODED = 8  # golden tokens that are also decoded one by one; later ones differ by position alone
 
 
+@dataclass(frozen=True)
+class Run:
+    """Successive calls of one function on the golden tokens: the values of each, and its tokens.
+
+    taught: every package gets what PyTorch has before it, not what the packages before it give.
+    """
+
+    function: str
+    calls: list[dict[str, np.ndarray]]
+    tokens: int
+    taught: bool = True
+
+    def result(self, name: str) -> np.ndarray:
+        """The value `name` for the tokens of all calls, (rows, tokens)."""
+        return np.hstack([values[name][0, :, 0, : self.tokens] for values in self.calls])
+
+    def teach(self, name: str, columns: np.ndarray) -> None:
+        """Set a value of all calls to PyTorch's (rows, tokens)."""
+        for i, values in enumerate(self.calls):
+            hidden, own = values["hidden"], columns[:, i * self.tokens : (i + 1) * self.tokens]
+            values[name] = padded(own, hidden.shape[3]).astype(hidden.dtype)
+
+    def step(self, step) -> None:
+        """Run one step of the layers in every call, from empty caches on."""
+        step.clear()
+        for values in self.calls:
+            step.run(self.function, values, self.tokens)
+
+
 def walk(bundle: Bundle, golden: dict[str, np.ndarray], precision: str) -> Iterator[ParityStage]:
     """Yield every stage in order, computed in "fp32" or "fp16"; the last is the whole bundle."""
-    decoder, mixed = bundle.manifest.task == "text-generation", bool(bundle.manifest.experts)
-    way = ((_encoder, _mixed_encoder), (_decoder, _mixed_decoder))[decoder][mixed]
-    yield from way(bundle, golden, precision)
+    manifest, backend = bundle.manifest, partial(MILBackend, precision)
+    runs = list(_runs(bundle, golden["tokens"], backend().dtype))
+    yield judged("embedding", "", precision, runs[0].result("hidden"), golden["hidden"][0])
+    for parts in _groups(bundle):
+        first, experts = parts[0], parts[0].part == "experts"
+        (step,) = load_steps(bundle, backend(), parts)
+        if experts:
+            yield _worst(bundle, golden, precision, parts)
+        for run in runs:
+            if not run.taught:
+                run.step(step)
+            elif experts:
+                run.teach("y", golden["y"][first.span.start])
+            else:
+                run.teach("hidden", golden["hidden"][around(bundle, first)[0]])
+                for name in manifest.handed:
+                    run.teach(name, golden[name])
+                run.step(step)
+                yield _layers(bundle, golden, precision, first, run)
+    end = _head if manifest.task == "text-generation" else _whole
+    for run in runs:
+        if not run.taught:
+            yield from end(bundle, golden, precision, run)
 
 
-def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
-    ids, hidden = golden["tokens"], golden["hidden"]
-    dtype, tiered = MILBackend(precision).dtype, bundle.manifest.tiered
-    feeds, steps = HostInputs(bundle, dtype), list(_steps(bundle, len(ids)))
-    reading, width, chain = steps[0][0], steps[0][1], _calls(feeds, ids, *steps[0])
-    yield judged("embedding", "", precision, _columns(chain, width), hidden[0])
-    programs, routed = stages(bundle, lambda: MILBackend(precision)), _routed(bundle)
-    for i, (part, program) in enumerate(zip(bundle.manifest.shards, programs, strict=True)):
-        name = part.package
-        before = given(bundle, golden, i, dtype)
-        for function, n, starts in steps:
-            results = []
-            for t in starts:
-                own, (K, _) = feeds.of(function, ids[t : t + n], t), tiered[function]
-                own |= {key: padded(v[0, :, 0, t : t + n], K) for key, v in before.items()}
-                results.append(program.run(function, own, n))
-            found = _columns(results, n)
-            expected = hidden[i + 1][:, : found.shape[1]]
-            yield judged(name, function, precision, found, expected, routed)
-            program.clear()
-        chain = [program.run(reading, values, width) for values in chain]
-    yield from _ends(bundle, golden, precision, _columns(chain, width).astype(dtype))
+def _groups(bundle: Bundle) -> Iterator[list[Part]]:
+    """The packages before the head, in order, one by one, but the experts of a layer together."""
+    layers = [part for part in bundle.manifest.packages if part.part != "head"]
+    for _, parts in groupby(layers, lambda p: p.layers if p.part == "experts" else p.package):
+        yield list(parts)
 
 
-def _steps(bundle: Bundle, tokens: int) -> Iterator[tuple[str, int, range]]:
+def around(bundle: Bundle, part: Part) -> tuple[int, int]:
+    """Which of the golden hidden states are PyTorch's before and after a package."""
+    if part.part == "head":
+        return -1, -1
+    if bundle.manifest.experts:
+        return part.span.start, part.span.stop
+    before = bundle.manifest.shards.index(part)
+    return before, before + 1
+
+
+def _runs(bundle: Bundle, ids: np.ndarray, dtype: np.dtype) -> Iterator[Run]:
+    """Runs of every function that is compared, and those that no package is taught in: of a decoder
+    by the function that reads prompts, of an encoder by each."""
+    if bundle.manifest.task == "text-generation":
+        feeds = HostInputs(bundle, dtype)
+        for i, (function, n, starts) in enumerate(_calls(bundle, len(ids))):
+            given = (feeds.of(function, ids[t : t + n], t) for t in starts)
+            # Copied, since the next call changes them.
+            calls = [{name: value.copy() for name, value in own.items()} for own in given]
+            yield Run(function, calls, n)
+            if i == 0:
+                yield Run(function, [dict(values) for values in calls], n, taught=False)
+        return
+    rows = bundle.embedding[ids].astype(np.float32) * bundle.manifest.host.embedding_scale
+    rows = rows if bundle.positions is None else rows + bundle.positions[: len(ids)]
+    for function, T in bundle.manifest.functions.items():
+        if len(ids) <= T:
+            values = encoder_feeds(bundle, len(ids), T) | {"hidden": padded(rows.T, T)}
+            values = {name: value.astype(dtype) for name, value in values.items()}
+            for taught in (True, False):
+                yield Run(function, [dict(values)], len(ids), taught)
+
+
+def _calls(bundle: Bundle, tokens: int) -> Iterator[tuple[str, int, range]]:
     """The functions of all tiers, each with the golden tokens that a call takes, and the slots at
     which its calls begin. The first is the one that reads prompts in the largest tier."""
     manifest = bundle.manifest
@@ -65,29 +139,13 @@ def _steps(bundle: Bundle, tokens: int) -> Iterator[tuple[str, int, range]]:
         yield function, *calls[manifest.names[function]]
 
 
-def _calls(
-    feeds: HostInputs, ids: np.ndarray, function: str, n: int, starts: range
-) -> list[dict[str, np.ndarray]]:
-    """The inputs of calls of a function for n tokens each, copied: the next call changes them."""
-    given = (feeds.of(function, ids[t : t + n], t) for t in starts)
-    return [{name: value.copy() for name, value in own.items()} for own in given]
-
-
-def _columns(calls: list[dict[str, np.ndarray]], n: int) -> np.ndarray:
-    """The hidden states (C, tokens) of the n tokens of each call."""
-    return np.hstack([values["hidden"][0, :, 0, :n] for values in calls])
-
-
-def _mixed_decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
-    """The stages of a decoder whose experts are packages."""
-    ids, dtype = golden["tokens"], MILBackend(precision).dtype
-    feeds, steps = HostInputs(bundle, dtype), list(_steps(bundle, len(ids)))
-    runs = [Run(step[0], _calls(feeds, ids, *step), step[1]) for step in steps]
-    whole = Run(steps[0][0], _calls(feeds, ids, *steps[0]), steps[0][1], taught=False)
-    hidden = whole.result("hidden")
-    yield judged("embedding", "", precision, hidden, golden["hidden"][0])
-    yield from walk_experts(bundle, golden, precision, [*runs, whole])
-    yield from _ends(bundle, golden, precision, whole.result("hidden").astype(dtype))
+def encoder_feeds(bundle: Bundle, tokens: int, T: int) -> dict[str, np.ndarray]:
+    """The host's inputs of an encoder's packages, besides the hidden state, for one text."""
+    manifest = bundle.manifest
+    tables = manifest.host.tables(np.arange(T), manifest.context)
+    window = manifest.tags.window if manifest.tags else None
+    causal = manifest.vectors is not None and manifest.vectors.causal
+    return tables | manifest.host.text_masks([tokens], T, window, causal)
 
 
 def _routed(bundle: Bundle) -> bool:
@@ -95,30 +153,71 @@ def _routed(bundle: Bundle) -> bool:
     return find(bundle.config.architecture).signatures(bundle.config).mixture is not None
 
 
-def given(bundle: Bundle, golden: dict, program: int, dtype: np.dtype) -> dict[str, np.ndarray]:
-    """PyTorch's inputs of a package of layers: hidden state (1, C, 1, T), carried (1, R, 1, T)."""
-    arrays = {name: golden[name] for name in bundle.manifest.handed} | {
-        "hidden": golden["hidden"][program]
-    }
-    return {name: array[None, :, None].astype(dtype) for name, array in arrays.items()}
+def _layers(bundle: Bundle, golden: dict, precision: str, part: Part, run: Run) -> ParityStage:
+    """Compare what a package of layers gives with PyTorch's."""
+    judge, outputs = partial(judged, part.package, run.function, precision), _outputs(part)
+    if "gates" not in outputs:
+        name = "logits" if "logits" in outputs else "hidden"
+        expected = golden[name] if name == "logits" else golden[name][around(bundle, part)[1]]
+        found = run.result(name)
+        routed = _routed(bundle) and not bundle.manifest.experts
+        return judge(found, expected[:, : found.shape[1]], routed)
+    x, gates, layer = run.result("x"), run.result("gates"), part.span.start
+    n = x.shape[1]
+    stage, expected = judge(x, golden["x"][layer][:, :n]), golden["gates"][layer][:, :n]
+    same = float(((gates != 0) == (expected != 0)).all(axis=0).mean())
+    if precision == "fp32":  # gates are at most 1, and all 0 for a token that takes no expert
+        apart = float(np.abs(gates - expected).max())
+        stage = replace(stage, error=max(_error(stage), inf if np.isnan(apart) else apart))
+    return replace(stage, agreement=same, tokens=n)
 
 
-def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> Iterator[ParityStage]:
-    """The head's functions on PyTorch's hidden state, and on the shards' output (C, T)."""
+def _outputs(part: Part) -> set[str]:
+    return {*next(iter(part.functions.values())).outputs}
+
+
+def _worst(bundle: Bundle, golden: dict, precision: str, experts: list[Part]) -> ParityStage:
+    """The expert of a layer with the largest error on the first token.
+
+    Errors are relative to the largest output of all experts, since they are added up: the output of
+    one for a token that did not choose it may be a small difference of large numbers.
+    """
+    backend, layer = MILBackend(precision), experts[0].span.start
+    name, T = next(iter(bundle.manifest.functions.items()))
+    x = padded(golden["x"][layer][:, :1], T).astype(backend.dtype)
+    gate = padded(np.ones((1, 1), np.float32), T).astype(backend.dtype)
+    loudest = float(np.abs(golden["experts"][layer]).max())
+    stages = []
+    for part in experts:
+        said = load_part(bundle, backend, part)[name].predict({"x": x, "gate": gate})["y"]
+        expected = golden["experts"][layer, part.expert][:, None]
+        stage = judged(part.package, name, precision, said[0, :, 0, :1], expected)
+        error = inf if stage.max_abs is None else stage.max_abs / loudest
+        stages.append(replace(stage, error=error))
+    return max(stages, key=_error)
+
+
+def _error(stage: ParityStage) -> float:
+    return inf if stage.error is None or isnan(stage.error) else stage.error
+
+
+def _head(bundle: Bundle, golden: dict, precision: str, run: Run) -> Iterator[ParityStage]:
+    """The head's functions on PyTorch's hidden state, and on the layers' output."""
     name, reading = " ".join(part.package for part in bundle.manifest.head), bundle.manifest.reading
-    head = HeadRunner(bundle, MILBackend(precision))
-    last = golden["hidden"][-1][None, :, None].astype(chain.dtype)
-    given = {own: _last(last, T) for own, T in bundle.manifest.functions.items()}
-    given |= {"whole": _last(chain[None, :, None], bundle.manifest.functions[reading])}
-    for function, hidden in given.items():
-        found = head.run(hidden)[-len(golden["argmax"]) :]
+    runner = ModelRunner(bundle, MILBackend(precision), steps=[])
+    widths = bundle.manifest.functions
+    last, chain = (
+        columns[None, :, None].astype(MILBackend(precision).dtype)
+        for columns in (golden["hidden"][-1], run.result("hidden"))
+    )
+    calls = [(name, function, _last(last, T)) for function, T in widths.items()]
+    for part, function, hidden in [*calls, ("whole", reading, _last(chain, widths[reading]))]:
+        found = runner.head(hidden)[-len(golden["argmax"]) :]
         expected = golden["argmax"][-len(found) :]
-        part, called = ("whole", reading) if function == "whole" else (name, function)
         if isinstance(found, list):  # token ids
-            stage = ParityStage(part, called, precision)
+            stage = ParityStage(part, function, precision)
         else:
-            logits = golden["logits"][:, None]
-            stage = judged(part, called, precision, found=found[-1:].T, expected=logits)
+            stage = judged(part, function, precision, found[-1:].T, golden["logits"][:, None])
             found = found.argmax(axis=1)
         agreement = float((np.asarray(found) == expected).mean())
         yield replace(stage, agreement=agreement, tokens=len(expected))
@@ -130,81 +229,23 @@ def _last(hidden: np.ndarray, tokens: int) -> np.ndarray:
     return np.pad(hidden[..., -tokens:], ((0, 0), (0, 0), (0, 0), (short, 0)))
 
 
-def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
-    manifest, hidden, n = bundle.manifest, golden["hidden"], len(golden["tokens"])
-    given = bundle.embedding[golden["tokens"]].astype(np.float32)  # (n, C)
-    given = given * manifest.host.embedding_scale
-    given = given if bundle.positions is None else given + bundle.positions[:n]
-    yield judged("embedding", "", precision, given.T, hidden[0])
-    functions = {name: T for name, T in manifest.functions.items() if n <= T}
-    chains = {name: padded(given.T, T) for name, T in functions.items()}
-    for i, part in enumerate(manifest.shards):
-        backend = MILBackend(precision)
-        loaded = load_part(bundle, backend, part)
-        for name, T in functions.items():
-            own = encoder_feeds(bundle, n, T)
-            (output,) = part.functions[name].outputs
-            own = {key: value for key, value in own.items() if key in part.functions[name].inputs}
-
-            def run(hidden, run=loaded[name].predict, own=own, output=output, dtype=backend.dtype):
-                feeds = own | {"hidden": hidden}
-                return run({key: value.astype(dtype) for key, value in feeds.items()})[output]
-
-            expected = golden["logits"] if output == "logits" else hidden[i + 1]
-            found = run(padded(hidden[i], T))[0, :, 0, :n]
-            yield judged(part.package, name, precision, found, expected, _routed(bundle))
-            chains[name] = run(chains[name])
-    for name, chain in chains.items():
-        columns = chain[0, :, 0, :n].astype(np.float32)  # (C, n), or (N, n) of labels
-        if manifest.tags:
-            yield _labels(name, precision, columns, golden["logits"], _routed(bundle))
-            continue
-        assert manifest.vectors is not None, "what an encoder without labels has"
-        vector = pool(columns, manifest.vectors.pooling)[:, None]
-        vector = _pooled(bundle, precision, vector) if manifest.head else vector
-        with np.errstate(invalid="ignore"):
-            vector = vector / np.linalg.norm(vector)
-        yield judged("whole", name, precision, vector, golden["vector"][:, None])
-
-
-def _pooled(bundle: Bundle, precision: str, column: np.ndarray) -> np.ndarray:
-    """What an encoder's head makes of a pooled column (C, 1): (E, 1)."""
-    backend, (part,) = MILBackend(precision), bundle.manifest.head
-    name, function = next(iter(load_part(bundle, backend, part).items()))
-    given = padded(column, part.functions[name].tokens).astype(backend.dtype)
-    (found,) = function.predict({"hidden": given}).values()
-    return found[0, :, 0, :1].astype(np.float32)
-
-
-def _labels(
-    name: str, precision: str, found: np.ndarray, expected: np.ndarray, routed: bool
-) -> ParityStage:
-    """Compare a tagger's logits (N, n)."""
-    agreement = float((found.argmax(axis=0) == expected.argmax(axis=0)).mean())
-    whole = judged("whole", name, precision, found, expected, routed)
-    return replace(whole, agreement=agreement, tokens=found.shape[1])
-
-
-def _mixed_encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
-    """The stages of a tagger whose experts are packages."""
-    manifest, n, dtype = bundle.manifest, len(golden["tokens"]), MILBackend(precision).dtype
-    given = bundle.embedding[golden["tokens"]].astype(np.float32).T  # (C, n)
-    yield judged("embedding", "", precision, given, golden["hidden"][0])
-    runs = []
-    for name, T in ((name, T) for name, T in manifest.functions.items() if n <= T):
-        feeds = encoder_feeds(bundle, n, T) | {"hidden": padded(given, T)}
-        values = {key: value.astype(dtype) for key, value in feeds.items()}
-        runs += [Run(name, [dict(values)], n, taught) for taught in (True, False)]
-    yield from walk_experts(bundle, golden, precision, runs)
-    for run in (run for run in runs if not run.taught):
-        found = run.result("logits")
-        yield _labels(run.function, precision, found, golden["logits"], routed=True)
-
-
-def encoder_feeds(bundle: Bundle, tokens: int, T: int) -> dict[str, np.ndarray]:
-    """The host's inputs of an encoder's packages, besides the hidden state, for one text."""
-    manifest = bundle.manifest
-    tables = manifest.host.tables(np.arange(T), manifest.context)
-    window = manifest.tags.window if manifest.tags else None
-    causal = manifest.vectors is not None and manifest.vectors.causal
-    return tables | manifest.host.text_masks([tokens], T, window, causal)
+def _whole(bundle: Bundle, golden: dict, precision: str, run: Run) -> Iterator[ParityStage]:
+    """What an encoder makes of a text: labels of its tokens, or its vector."""
+    manifest, judge = bundle.manifest, partial(judged, "whole", run.function, precision)
+    if manifest.tags:
+        found, expected = run.result("logits").astype(np.float32), golden["logits"]
+        agreement = float((found.argmax(axis=0) == expected.argmax(axis=0)).mean())
+        whole = judge(found, expected, _routed(bundle))
+        yield replace(whole, agreement=agreement, tokens=found.shape[1])
+        return
+    assert manifest.vectors is not None, "what an encoder without labels has"
+    column = pool(run.result("hidden").astype(np.float32), manifest.vectors.pooling)[:, None]
+    if manifest.head:
+        (part,), backend = manifest.head, MILBackend(precision)
+        name, function = next(iter(load_part(bundle, backend, part).items()))
+        given = padded(column, part.functions[name].tokens).astype(backend.dtype)
+        (found,) = function.predict({"hidden": given}).values()
+        column = found[0, :, 0, :1].astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        column = column / np.linalg.norm(column)
+    yield judge(column, golden["vector"][:, None])

@@ -5,7 +5,6 @@ affecting the rest of the report.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 import datetime
 import hashlib
@@ -13,13 +12,11 @@ from pathlib import Path
 import platform
 import tempfile
 
-from ane_book import device
 from ane_book.bundle import Bundle
-from ane_book.bundle.evidence import Level, LevelName
+from ane_book.bundle.evidence import Level, LevelName, no_level, versions
 from ane_book.errors import AneBookError
 from ane_book.evidence.inspect import is_bundle
 from ane_book.evidence.laws import check, laws_level
-from ane_book.evidence.levels import versions
 from ane_book.evidence.parity import check_parity
 from ane_book.evidence.quality import check_quality
 from ane_book.evidence.report import experiments
@@ -29,6 +26,7 @@ from ane_book.evidence.residency import bundle_level, measure_each
 from ane_book.evidence.speed import EXECUTOR, measure_speed
 from ane_book.reference import reference_models
 import mlprogram
+from mlprogram import machine
 from mlprogram.ane.mac.residency import Residency, why_not
 from mlprogram.ane.placement import place
 from mlprogram.ane.placement.estimator import chips
@@ -62,9 +60,9 @@ class Settings:
     @property
     def timed(self) -> list[str]:
         """What to time here: the executor and, if Core ML can predict, its compute units."""
-        if not device.CAN_PREDICT:
+        if not machine.CAN_PREDICT:
             return [EXECUTOR]
-        engine = ["CPU_AND_NE"] if device.neural_engine()[0] else []
+        engine = ["CPU_AND_NE"] if machine.neural_engine()[0] else []
         return [EXECUTOR, *(self.units or ["CPU_ONLY", "CPU_AND_GPU", *engine])]
 
     @property
@@ -102,11 +100,11 @@ def gather(
 
 
 def _machine() -> Machine:
-    memory, (engine, why) = device.memory_bytes(), device.neural_engine()
+    memory, (engine, why) = machine.memory_bytes(), machine.neural_engine()
     return Machine(
-        chip=scrub(device.chip()),
+        chip=scrub(machine.chip()),
         system=_system(),
-        cores=device.cores(),
+        cores=machine.cores(),
         memory_gb=round(memory / 1e9, 1) if memory else None,
         neural_engine=engine,
         why=why,
@@ -115,7 +113,7 @@ def _machine() -> Machine:
 
 def _system() -> str:
     """The operating system and its version, without anything specific to this machine."""
-    version = device.macos_version()
+    version = machine.macos_version()
     name = f"macOS {version[0]}.{version[1]}" if version else platform.system()
     return f"{name}, {platform.machine()}"
 
@@ -130,96 +128,76 @@ def library_hash() -> str:
 
 
 def _subject(path: Path, settings: Settings) -> Subject:
-    laws, found, reason = laws_level(check(path)), {}, settings.engine
-    speed = _speeds(path, settings)  # before anything else has its programs compiled
+    bundle = Bundle.open(path) if is_bundle(path) else None
+    laws, reason = laws_level(check(path)), settings.engine
+    # Before anything else has its programs compiled.
+    speed = [_speed(bundle, units, settings) for units in settings.timed] if bundle else []
+    found: dict[str, Residency] = {}
     if reason is None:
-        for key, one in measure_each(path, soak=settings.soak, timeout=settings.timeout):
-            found[key] = one
-    functions = [_function(*each, found, reason) for each in _functions(path)]
-    if not is_bundle(path):
-        why = reason or "no function of it was measured"
-        measured = bundle_level(found) if found else _no(why)
-        return Subject(
-            name="a package",
-            sha256=content_hash(path),
-            kind="package",
-            levels={
-                "L0": _scrubbed(laws),
-                "L1": _unmeasured("L1"),
-                "L2": _scrubbed(measured),
-                "L3": _unmeasured("L3"),
-            },
-            functions=functions,
-        )
-    bundle = Bundle.open(path)
-    levels = dict(bundle.evidence.levels)
-    levels["L0"] = bundle.record("L0", laws)
-    for name, measure in MEASURED.items():
-        with _failing() as failed:
-            levels[name] = bundle.record(name, measure(bundle))
-        if failed:
-            levels[name] = _no(failed[0])
-    if found:
-        levels["L2"] = bundle.record("L2", bundle_level(found))
-    if reason is not None:  # measured elsewhere, it is not this machine's
-        levels["L2"] = _no(reason)
-    known = bundle.manifest.name in reference_models()
+        found = dict(measure_each(path, soak=settings.soak, timeout=settings.timeout))
+    measured = (
+        bundle_level(found) if found else no_level(reason or "no function of it was measured")
+    )
+    levels: dict[LevelName, Level] = {"L0": laws, "L2": measured}
+    if bundle is None:
+        levels |= {
+            level: no_level(f"{level} is found out of bundles, and this is a package alone")
+            for level in MEASURED
+        }
+    else:
+        levels["L0"] = bundle.record("L0", laws)
+        if found:
+            levels["L2"] = bundle.record("L2", measured)
+        for level, measure in MEASURED.items():
+            try:
+                levels[level] = bundle.record(level, measure(bundle))
+            except AneBookError as error:
+                levels[level] = no_level(str(error))
+    name = "a package" if bundle is None else "a bundle"
+    if bundle and bundle.manifest.name in reference_models():
+        name = bundle.manifest.name
     return Subject(
-        name=bundle.manifest.name if known else "a bundle",
-        sha256=bundle.manifest.seal or content_hash(path),
-        kind="bundle",
-        levels={name: _scrubbed(level) for name, level in levels.items()},
-        functions=functions,
+        name=name,
+        sha256=(bundle and bundle.manifest.seal) or content_hash(path),
+        kind="bundle" if bundle else "package",
+        levels={level: _scrubbed(levels[level]) for level in sorted(levels)},
+        functions=[_function(*each, found, reason) for each in _functions(path, bundle)],
         speed=speed,
     )
-
-
-def _unmeasured(name: str) -> Level:
-    return _no(f"{name} is found out of bundles, and this is a package alone")
-
-
-def _no(reason: str) -> Level:
-    return Level(status="unmeasured", reason=scrub(reason)[:2000])
 
 
 def _scrubbed(level: Level) -> Level:
     return level.model_copy(update={"reason": scrub(level.reason)})
 
 
-@contextmanager
-def _failing() -> Iterator[list[str]]:
-    """Catch an error of ours, and put its message into the list that is yielded."""
-    failed: list[str] = []
-    try:
-        yield failed
-    except AneBookError as error:
-        failed.append(str(error))
-
-
-def _functions(path: Path) -> Iterator[tuple[Path, str, str]]:
-    """Yield package, function, and the name that `measure_each` gives it."""
-    if is_bundle(path):
-        for part in Bundle.open(path).manifest.packages:
-            for function in map(part.called, part.functions):
-                yield path / part.package, function, f"{part.package} {function}"
-    else:
+def _functions(path: Path, bundle: Bundle | None) -> Iterator[tuple[Path, str, str, str]]:
+    """Yield package, function, the name that `measure_each` gives it, and that of the report."""
+    if bundle is None:
         for function in Package(path).functions:
-            yield path, function, path.name
+            yield path, function, path.name, function
+        return
+    for part in bundle.manifest.packages:
+        for function in map(part.called, part.functions):
+            name = f"{part.package} {function}"
+            yield path / part.package, function, name, name
 
 
 def _function(
-    package: Path, function: str, key: str, found: dict[str, Residency], reason: str | None
+    package: Path,
+    function: str,
+    key: str,
+    name: str,
+    found: dict[str, Residency],
+    reason: str | None,
 ) -> ReportedFunction:
     one = found.get(key) or Residency("unmeasured", reason or "not the default function")
-    with _failing() as failed:
+    try:
         placement = place(package, _chip(), function)
-        predicted = _predicted(placement)
-        agreed = one.plan.agreement(placement)
-    if failed:
-        predicted, agreed = {"failed": scrub(failed[0])}, (0, 0)
-    own = is_bundle(package.parent)
+        predicted, agreed = _predicted(placement), one.plan.agreement(placement)
+    except AneBookError as error:
+        predicted, agreed = {"failed": scrub(str(error))}, (0, 0)
     return ReportedFunction(
-        name=f"{package.name} {function}" if own else function,
+        name=name,
         predicted=predicted,
         verdict=one.verdict,
         reason=scrub(one.reason)[:2000],
@@ -240,15 +218,8 @@ def _predicted(placement) -> dict:
 
 def _chip() -> str:
     """This machine's chip for the placement's estimates: itself, its generation, or "any"."""
-    key = device.chip_key(device.chip())
+    key = machine.chip_key(machine.chip())
     return next((chip for chip in (key, key.partition("-")[0]) if chip in chips()), "any")
-
-
-def _speeds(path: Path, settings: Settings) -> list[Speed]:
-    if not is_bundle(path):
-        return []
-    bundle = Bundle.open(path)
-    return [_speed(bundle, units, settings) for units in settings.timed]
 
 
 def _speed(bundle: Bundle, units: str, settings: Settings) -> Speed:

@@ -9,13 +9,12 @@ import json
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from ane_book.bundle.evidence import Figures, Level, LevelName, Words
+from ane_book.bundle.evidence import Figures, Level, LevelName, Words, other_format
 from ane_book.bundle.parts import SHA256
-from ane_book.errors import InvalidInput, first_fault, printable
+from ane_book.errors import InvalidInput, first_fault
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 FORMAT: Final = "ane-book report 1"
-VERSION = int(FORMAT.split()[-1])
 MAX_BYTES = 1 << 24
 
 Seconds = Annotated[float, Field(ge=0)]
@@ -140,15 +139,8 @@ def read_report(path: str | Path) -> Report:
     except (ValueError, LookupError, TypeError, RecursionError):
         raise InvalidInput(f"{path}: not a report that `ane-book report` wrote") from None
     if found != FORMAT:
-        _refuse_version(path, found)
+        raise InvalidInput(f"{path}: {other_format(found, FORMAT)}")
     try:
         return Report.model_validate(fields)
     except ValidationError as error:
         raise InvalidInput(f"{path}: {first_fault(error)}") from None
-
-
-def _refuse_version(path: Path, found: object) -> None:
-    head, _, number = str(found).rpartition(" ")
-    if head == "ane-book report" and number.isdecimal() and int(number) > VERSION:
-        raise InvalidInput(f"{path}: {found!r}, of a newer ane-book; this one reads {FORMAT!r}")
-    raise InvalidInput(f"{path}: format {printable(str(found))[:40]!r} is not {FORMAT!r}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.config import ModelConfig
+from ane_book.models.base.config import ModelConfig, plain_rope
 from ane_book.models.base.signature import BlockSignature, Signatures, attention
 import numpy as np
 
@@ -38,25 +38,14 @@ class TensorSpec:
     plus: float = 0.0  # add to it: some norms multiply by 1 + weight
     pairs: int = 0  # D where a head's rotary pairs are rows 2i and 2i + 1 (ours: i and i + R/2)
     rotated: int = 0  # R with `pairs`, if it is not D
-    half: tuple[int, int] | None = None  # (D, i): take part i of every 2 D rows, D rows
-    tap: int | None = None  # take this one of a depthwise convolution, (channels, 1, taps)
 
     @property
     def given(self) -> Shape:
         """The shape of the array that `rows` returns."""
-        if self.tap is not None:
-            return self.shape[:1]
-        if self.half is not None:
-            return self.shape[0] // 2, *self.shape[1:]
         return self.repeat * self.shape[0], *self.shape[1:]
 
     def rows(self, array: np.ndarray) -> np.ndarray:
         """Convert the checkpoint's array to our parameter's rows: float32 holding fp16 values."""
-        if self.tap is not None:
-            return np.ascontiguousarray(array[:, 0, self.tap])
-        if self.half is not None:
-            D, part = self.half
-            return array.reshape(-1, 2, D, *array.shape[1:])[:, part].reshape(self.given)
         if self.pairs:
             array = halves(array, self.pairs, self.rotated)
         if (self.times, self.plus) != (1.0, 0.0):
@@ -129,28 +118,30 @@ class Architecture(ABC):
 
     # --- config.json
 
-    @abstractmethod
     def config(self, fields: dict) -> Any:
         """Parse the fields of a Hugging Face `config.json`.
 
         Raises UnsupportedModel for a value that this library does not support. A missing or
         invalid field raises KeyError, ValidationError or an arithmetic error.
         """
-
-    def refuse(self, fields: dict) -> None:
-        """Raise UnsupportedModel if a field has another value than `fixed` says."""
+        fields = plain_rope(fields)
         for name, value in self.fixed.items():
             if fields.get(name) is not None and fields[name] != value:
                 raise UnsupportedModel(
                     f"config.json: {name} = {fields[name]!r} is not supported for "
                     f"{self.model_type} models"
                 )
+        return self.Config(**self.read(fields))
+
+    @abstractmethod
+    def read(self, fields: dict) -> dict:
+        """Translate the fields of a `config.json`, after `plain_rope`, to those of `Config`."""
 
     # --- blocks, and what the host gives them
 
-    @abstractmethod
     def kinds(self, config) -> list[str]:
         """The kind of block of each layer, in order."""
+        return [FULL] * config.num_layers
 
     @abstractmethod
     def block(self, config, kind: str = FULL) -> "nn.Module":

@@ -13,7 +13,8 @@ modeling_zaya.py.
 from ane_book.models.base import apple
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.experts.layers import chosen, of_chosen
-from ane_book.models.base.layers import Attention, RMSNorm, projection, rms_normalize, rotate
+from ane_book.models.base.layers import Attention, RMSNorm, rms_normalize, rotate
+from ane_book.models.base.projection import Projection
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
@@ -108,11 +109,11 @@ class CarriedRouter(nn.Module):
 
     def __init__(self, C: int, R: int, experts: int, eps: float, first: bool):
         super().__init__()
-        self.down = projection(C, R, bias=True)
+        self.down = Projection(C, R, bias=True)
         self.carried_scale = None if first else nn.Parameter(torch.ones(1, R, 1, 1))
         self.norm = RMSNorm(R, eps)
-        self.hidden = nn.ModuleList(projection(R, R, bias=True) for _ in range(2))
-        self.out = projection(R, experts + 1)
+        self.hidden = nn.ModuleList(Projection(R, R, bias=True) for _ in range(2))
+        self.out = Projection(R, experts + 1)
         self.balance = nn.Parameter(torch.zeros(1, experts + 1, 1, 1))
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:

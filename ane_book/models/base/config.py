@@ -1,4 +1,5 @@
-"""The hyperparameters of a dense decoder, and upper bounds for those of any model.
+"""The hyperparameters of a dense decoder, upper bounds for those of any model, and how rotary
+embedding is named in a `config.json`.
 
 Letters: see `ane_book.models.base`.
 
@@ -93,3 +94,28 @@ class DecoderConfig(ModelConfig):
         """C, F, Q and KV: the dimensions of a layer's matrices."""
         Q, KV = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         return self.hidden_size, self.intermediate_size, Q, KV
+
+
+def plain_rope(config: dict) -> dict:
+    """Rewrite a `config.json` in the style of transformers 4: `rope_theta`, `rope_scaling` (a dict
+    or None) and, if it is named, `partial_rotary_factor` at the top level.
+
+    transformers 5 writes all three as `rope_parameters` = {rope_theta, rope_type, ...}. A model
+    with several kinds of block has one such dict per kind; that is returned unchanged.
+    """
+    parameters = config.get("rope_parameters") or {}
+    if any(isinstance(value, dict) for value in parameters.values()):
+        return dict(config)
+    top = {"rope_theta", "partial_rotary_factor"}
+    scaling = config.get("rope_scaling") or {k: v for k, v in parameters.items() if k not in top}
+    result = {key: value for key, value in config.items() if key != "rope_parameters"}
+    theta = config.get("rope_theta")
+    result["rope_theta"] = parameters.get("rope_theta") if theta is None else theta
+    if partial := config.get("partial_rotary_factor") or parameters.get("partial_rotary_factor"):
+        result["partial_rotary_factor"] = partial
+    result["rope_scaling"] = None if rope_type(scaling) == "default" else scaling
+    return result
+
+
+def rope_type(scaling: dict) -> str:
+    return scaling.get("rope_type") or scaling.get("type") or "default"

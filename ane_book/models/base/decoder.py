@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ane_book.layout import PER_LAYER
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.layers import projection
+from ane_book.models.base.projection import Projection
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ class Head(nn.Module):
         super().__init__()
         ends = find(config.architecture).ends(config)
         self.norm, self.bound = ends["norm"], ends.get("bound", nn.Identity())
-        self.parts = nn.ModuleList(projection(config.hidden_size, rows) for rows in splits)
+        self.parts = nn.ModuleList(Projection(config.hidden_size, rows) for rows in splits)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """hidden (1, C, 1, T) -> the logits (1, V_i, 1, T) of each part."""
@@ -91,13 +91,8 @@ def head_weights(
     matrix = outer.get("head", outer["embedding"])
     parts = torch.from_numpy(read(matrix.name))[:, :, None, None].split(list(splits))
     weights = {f"parts.{i}.weight": part for i, part in enumerate(parts)}
-    return {"norm.weight": norm_weight(config, read)} | weights
-
-
-def norm_weight(config: DecoderConfig, read: Callable[[str], np.ndarray]) -> Tensor:
-    """The parameter of the final norm, (1, C, 1, 1)."""
-    norm = find(config.architecture).outer(config)["norm"]
-    return torch.from_numpy(norm.rows(read(norm.name))).view(1, -1, 1, 1)
+    norm = outer["norm"].rows(read(outer["norm"].name))
+    return {"norm.weight": torch.from_numpy(norm).view(1, -1, 1, 1)} | weights
 
 
 def end_weights(config, end: str, read: Callable[[str], np.ndarray]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.models.base.architecture import FULL, Architecture, Checkpoint, Parameters, TensorSpec
-from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.config import DecoderConfig, rope_type
 
 if TYPE_CHECKING:
     from ane_book.models.base.layers import Attention
@@ -53,13 +53,7 @@ class Dense(Architecture, Generic[OwnConfig]):
 
     # --- config.json
 
-    def config(self, fields: dict) -> DecoderConfig:
-        fields = plain_rope(fields)
-        self.refuse(fields)
-        return self.Config(**self.read(fields))
-
     def read(self, fields: dict) -> dict:
-        """Translate the fields of a `config.json`, after `plain_rope`, to those of `Config`."""
         theta = fields.get("rope_theta")
         return sizes(fields) | {
             "architecture": self.name,
@@ -88,9 +82,6 @@ class Dense(Architecture, Generic[OwnConfig]):
         return given
 
     # --- blocks, and what the host gives them
-
-    def kinds(self, config: OwnConfig) -> list[str]:
-        return [FULL] * config.num_layers
 
     def host(self, config: OwnConfig) -> Host:
         return Host(rotary={"rope": config.rotary}, masks={"mask": config.sliding_window})
@@ -188,27 +179,6 @@ def layer_types(fields: dict, known: Collection[str], default: Callable[[int], s
     return types
 
 
-def plain_rope(config: dict) -> dict:
-    """Rewrite a `config.json` in the style of transformers 4: `rope_theta`, `rope_scaling` (a dict
-    or None) and, if it is named, `partial_rotary_factor` at the top level.
-
-    transformers 5 writes all three as `rope_parameters` = {rope_theta, rope_type, ...}. A model
-    with several kinds of block has one such dict per kind; that is returned unchanged.
-    """
-    parameters = config.get("rope_parameters") or {}
-    if any(isinstance(value, dict) for value in parameters.values()):
-        return dict(config)
-    top = {"rope_theta", "partial_rotary_factor"}
-    scaling = config.get("rope_scaling") or {k: v for k, v in parameters.items() if k not in top}
-    result = {key: value for key, value in config.items() if key != "rope_parameters"}
-    theta = config.get("rope_theta")
-    result["rope_theta"] = parameters.get("rope_theta") if theta is None else theta
-    if partial := config.get("partial_rotary_factor") or parameters.get("partial_rotary_factor"):
-        result["partial_rotary_factor"] = partial
-    result["rope_scaling"] = None if rope_type(scaling) == "default" else scaling
-    return result
-
-
 def sizes(fields: dict) -> dict:
     """The sizes in a `config.json` under the names of `DecoderConfig`."""
     heads = fields["num_attention_heads"]
@@ -233,7 +203,3 @@ def typed_scaling(given: dict, supported: Sequence[str], model_type: str) -> dic
             f"{model_type} models; supported: default, {', '.join(supported)}"
         )
     return {key: value for key, value in given.items() if key != "type"} | {"rope_type": kind}
-
-
-def rope_type(scaling: dict) -> str:
-    return scaling.get("rope_type") or scaling.get("type") or "default"

@@ -9,7 +9,8 @@ References: Apple, "Deploying Transformers on the Apple Neural Engine" (2022): C
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ane_book.models.base.layers import Attention, RMSNorm, projection, rotate
+from ane_book.models.base.layers import RMSNorm, rotate
+from ane_book.models.base.projection import Projection
 from ane_book.models.base.sentence import DenseLayer
 import torch
 from torch import Tensor, nn
@@ -49,11 +50,11 @@ class EncoderBlock(nn.Module):
     def __init__(self, C: int, F: int, heads: int, activation: str, eps: float):
         super().__init__()
         self.heads, self.activation = heads, ACTIVATIONS[activation]
-        self.qkv = projection(C, 3 * C, bias=True)
-        self.out = projection(C, C, bias=True)
+        self.qkv = Projection(C, 3 * C, bias=True)
+        self.out = Projection(C, C, bias=True)
         self.attention_norm = LayerNorm(C, eps)
-        self.up = projection(C, F, bias=True)
-        self.down = projection(F, C, bias=True)
+        self.up = Projection(C, F, bias=True)
+        self.down = Projection(F, C, bias=True)
         self.output_norm = LayerNorm(C, eps)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
@@ -69,32 +70,6 @@ class EncoderBlock(nn.Module):
         return self.out((weights @ v).transpose(2, 3).reshape(1, C, 1, T))
 
 
-class TextBlock(nn.Module):
-    """A decoder's block over the tokens of one call alone: it takes no cache and returns none.
-
-    It has the modules of a `DecoderBlock`, under their names.
-    """
-
-    attention: Attention
-    before_attention: nn.Module
-    after_attention: nn.Module
-    feed_forward: nn.Module
-    before_feed_forward: nn.Module
-    after_feed_forward: nn.Module
-
-    def __init__(self, block: nn.Module):
-        super().__init__()
-        for name, module in block.named_children():
-            self.add_module(name, module)
-
-    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
-        """hidden (1, C, 1, T), tables (1, 1, T, D), mask (1, 1, T, T) -> hidden."""
-        y = self.attention.among(self.before_attention(hidden), cos, sin, mask)
-        hidden = hidden + self.after_attention(y)
-        y = self.feed_forward(self.before_feed_forward(hidden))
-        return hidden + self.after_feed_forward(y)
-
-
 class SinkAttention(nn.Module):
     """Attention among the tokens of a call, with a learned sink for each head.
 
@@ -105,9 +80,9 @@ class SinkAttention(nn.Module):
     def __init__(self, C: int, heads: int, kv_heads: int, D: int, bias: bool):
         super().__init__()
         self.heads, self.kv_heads, self.dim = heads, kv_heads, D
-        self.qkv = projection(C, (heads + 2 * kv_heads) * D, bias)
+        self.qkv = Projection(C, (heads + 2 * kv_heads) * D, bias)
         self.sinks = nn.Parameter(torch.zeros(1, heads, 1, 1))
-        self.out = projection(heads * D, C, bias)
+        self.out = Projection(heads * D, C, bias)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         """x (1, C, 1, T), tables (1, 1, T, D), mask (1, 1, T, T) -> (1, C, 1, T)."""
@@ -133,7 +108,7 @@ class Labels(nn.Module):
     def __init__(self, C: int, labels: int, eps: float):
         super().__init__()
         self.norm = RMSNorm(C, eps)
-        self.score = projection(C, labels, bias=True)
+        self.score = Projection(C, labels, bias=True)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden (1, C, 1, T) -> logits (1, labels, 1, T)."""
@@ -145,7 +120,7 @@ class DenseLayers(nn.Module):
 
     def __init__(self, layers: Sequence[DenseLayer]):
         super().__init__()
-        self.layers = nn.ModuleList(projection(d.inputs, d.outputs, d.bias) for d in layers)
+        self.layers = nn.ModuleList(Projection(d.inputs, d.outputs, d.bias) for d in layers)
         self.activations = [ACTIVATIONS[layer.activation] for layer in layers]
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from ane_book.layout import Form
 from ane_book.models.base import apple
 from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.projection import Projection, projection
-import numpy as np
+from ane_book.models.base.projection import Projection
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
@@ -42,11 +41,6 @@ def rms_normalize(x: Tensor, dim: int, eps: float) -> Tensor:
     return (centred * torch.rsqrt(variance + eps)).narrow(dim, 0, x.shape[dim])
 
 
-def in_half(number: float) -> float:
-    """Round to the nearest fp16 number, the precision in which a package stores constants."""
-    return float(np.float16(number))
-
-
 class RMSNorm(nn.Module):
     """Root mean square norm over the channels of (1, C, 1, T)."""
 
@@ -57,57 +51,6 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return rms_normalize(x, 1, self.eps) * self.weight
-
-
-class ScaledRMSNorm(RMSNorm):
-    """RMSNorm times an fp16 scale. The scale is not folded into the weight, because their product
-    is in general not an fp16 number."""
-
-    def __init__(self, channels: int, eps: float, scale: float):
-        super().__init__(channels, eps)
-        self.scale = in_half(scale)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * self.scale
-
-
-class Scale(nn.Module):
-    """x times a number that is rounded to fp16."""
-
-    def __init__(self, scale: float):
-        super().__init__()
-        self.scale = in_half(scale)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale
-
-
-class Softcap(nn.Module):
-    """Logits between -cap and cap. A program has cap and 1 / cap in fp16, which moves a logit by
-    less than its own rounding does, and all in the same order."""
-
-    def __init__(self, cap: float):
-        super().__init__()
-        self.cap, self.inverse = in_half(cap), in_half(1 / cap)
-
-    def forward(self, logits: Tensor) -> Tensor:
-        return torch.tanh(logits * self.inverse) * self.cap
-
-
-class NormedProjection(Projection):
-    """A fused projection whose first parts are RMS normed, each over all of its channels."""
-
-    def __init__(self, inputs: int, normed: tuple[int, ...], rest: int, eps: float):
-        super().__init__(inputs, sum(normed) + rest)
-        self.eps, self.parts = eps, [*normed, rest]
-        self.norms = nn.ParameterList(torch.ones(1, rows, 1, 1) for rows in normed)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(1, inputs, 1, T) -> (1, channels of all parts, 1, T)."""
-        *parts, rest = super().forward(x).split(self.parts, dim=1)
-        pairs = zip(parts, self.norms, strict=True)
-        normed = [rms_normalize(part, 1, self.eps) * weight for part, weight in pairs]
-        return torch.cat([*normed, rest], dim=1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, dims: int, axis: int = 3) -> Tensor:
@@ -199,9 +142,9 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.kv_heads, self.dim = config.num_heads, config.num_kv_heads, config.head_dim
         C, _, Q, KV = config.widths
-        self.qkv = qkv or projection(C, Q + 2 * KV, bias)
+        self.qkv = qkv or Projection(C, Q + 2 * KV, bias)
         self.prepare = prepare
-        self.out: nn.Module = projection(Q, C)
+        self.out: nn.Module = Projection(Q, C)
 
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
@@ -220,18 +163,6 @@ class Attention(nn.Module):
     def prepare_values(self, v: Tensor, axis: int = 3) -> Tensor:
         """Prepare values, (1, K, T, D) or (K, D, 1, T), for attention; axis: that of D, 3 or 1."""
         return v
-
-    def among(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
-        """Attention among the T tokens of this call alone, without a cache: x (1,C,1,T), mask
-        (1,1,T,T) -> y (1,C,1,T)."""
-        H, K, D, T = self.heads, self.kv_heads, self.dim, x.shape[3]
-        rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
-        qk, v = rows.split([H + K, K], dim=1)
-        q, k = self.prepare(qk, cos, sin).split([H, K], dim=1)
-        scores = q.reshape(1, K, (H // K) * T, D) @ k.transpose(2, 3)  # (1, K, G*T, T)
-        weights = F.softmax(scores.view(1, H, T, T) + mask, dim=3)
-        y = weights.reshape(1, K, (H // K) * T, T) @ v  # (1, K, G*T, D)
-        return self.out(y.view(1, H, T, D).transpose(2, 3).reshape(1, H * D, 1, T))
 
     def _apart(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
@@ -266,11 +197,6 @@ class Attention(nn.Module):
         return self.out(y)
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU in its tanh approximation."""
-    return F.gelu(x, approximate="tanh")
-
-
 class ClampedSwiGLU(nn.Module):
     """gpt-oss's activation: gate * sigmoid(alpha * gate) * (up + 1), with gate and up clamped."""
 
@@ -290,8 +216,8 @@ class FeedForward(nn.Module):
     def __init__(self, config: DecoderConfig, activation: Callable[[Tensor], Tensor] = F.silu):
         super().__init__()
         C, F_ = config.hidden_size, config.intermediate_size
-        self.gate_up = projection(C, 2 * F_)
-        self.down = projection(F_, C)
+        self.gate_up = Projection(C, 2 * F_)
+        self.down = Projection(F_, C)
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:

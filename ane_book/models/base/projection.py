@@ -38,11 +38,6 @@ def low_rank(a: Tensor, b: Tensor, rows: list[int], x: Tensor) -> Tensor:
     return torch.cat([torch.einsum("nchw,nwhu->nchu", up, part) for up, part in pairs], dim=1)
 
 
-def projection(inputs: int, outputs: int, bias: bool = False) -> Projection:
-    """A linear layer in ANE form."""
-    return Projection(inputs, outputs, bias)
-
-
 class Slotted(nn.Module):
     """A block whose projections have slots for an adapter: takes A and B of each behind its own
     arguments.

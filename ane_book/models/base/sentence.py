@@ -9,13 +9,10 @@ References: Reimers and Gurevych 2019 (arXiv 1908.10084); sentence-transformers'
 (`ane_book.weights.sentences`).
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from ane_book.models.base.architecture import FULL, GGUF, Architecture, Checkpoint, Task, TensorSpec
+from ane_book.models.base.architecture import Architecture, TensorSpec
 from ane_book.models.base.config import ModelConfig, Width
-from ane_book.models.base.dense import Dense, OwnConfig
-from ane_book.models.base.signature import BlockSignature
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
@@ -80,17 +77,13 @@ class TextEncoder(Architecture):
     """What architectures with a `SentenceConfig` add: a module for pooled columns."""
 
     def ends(self, config) -> "dict[str, nn.Module]":
-        pooled = self.pooled(config)
-        return super().ends(config) | ({"pooled": pooled} if pooled else {})
-
-    def pooled(self, config) -> "nn.Module | None":
-        """The module for pooled columns, or None."""
         from ane_book.models.base.encoder import DenseLayers
 
-        return DenseLayers(config.dense) if config.dense else None
+        pooled = {"pooled": DenseLayers(config.dense)} if config.dense else {}
+        return super().ends(config) | pooled
 
     def pooled_tensors(self, config: SentenceConfig) -> dict[str, TensorSpec]:
-        """The part of `outer` that is of `pooled`."""
+        """The part of `outer` that is of the module for pooled columns."""
         found = {}
         for i, layer in enumerate(config.dense):
             name, shape = f"pooled.layers.{i}", (layer.outputs, layer.inputs)
@@ -98,41 +91,3 @@ class TextEncoder(Architecture):
             if layer.bias:
                 found[f"{name}.bias"] = TensorSpec(f"{layer.folder}.linear.bias", shape[:1])
         return found
-
-
-class DecoderLayers(TextEncoder, Dense[OwnConfig]):
-    """An encoder of texts with a decoder's layers: goes before the decoder's own class.
-
-    There is no KV cache and no vocabulary head; texts share a call as in any encoder, and the final
-    norm follows the last layer.
-    """
-
-    variant = "embedding"
-    task: Task = "embedding"
-    gguf: GGUF | None = None
-
-    def read(self, fields: dict) -> dict:
-        positions = fields["max_position_embeddings"]
-        own = {"tied_embeddings": True}  # no head is read
-        return super().read(fields) | read_sentences(fields, positions) | own
-
-    def signature(self, config, kind: str) -> BlockSignature:
-        return replace(super().signature(config, kind), keeps={})
-
-    def block(self, config, kind: str = FULL) -> "nn.Module":
-        from ane_book.models.base.encoder import TextBlock
-
-        return TextBlock(super().block(config, kind))
-
-    def ends(self, config) -> "dict[str, nn.Module]":
-        found = super().ends(config)
-        found["last"] = found.pop("norm")
-        return found
-
-    def checkpoint(self, config) -> Checkpoint:
-        return replace(super().checkpoint(config), base="model.")
-
-    def outer(self, config) -> dict[str, TensorSpec]:
-        tensors = super().outer(config)
-        tensors["last.weight"] = tensors.pop("norm")
-        return tensors | self.pooled_tensors(config)

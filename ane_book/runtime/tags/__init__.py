@@ -21,11 +21,12 @@ import re
 from ane_book.bundle.parts import Tags
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType
 from ane_book.host import text_mask
+from ane_book.runtime.bundle_text import check_ids
 from ane_book.runtime.encoder import Encoder
-from ane_book.runtime.logprobs import log_softmax
-from ane_book.runtime.tags.spans import Span, Viterbi, find_spans
+from ane_book.runtime.sampling import log_softmax
+from ane_book.runtime.tags.spans import Span, find_spans
 from ane_book.runtime.tags.stretches import Stretch, Waiting
-from ane_book.runtime.tags.windows import Window, blocks, windows
+from ane_book.runtime.tags.windows import blocks, windows
 from ane_book.text.process import check_text
 import numpy as np
 
@@ -111,21 +112,16 @@ class Tagger(Encoder):
     def tag(self, text: str) -> list[Tag]:
         """Every token of a text with its label in the best valid sequence of labels."""
         return [
-            Tag(start, end, self.labels[label], score)
-            for stretch in self._stretches([text])
-            for (start, end), label, score in zip(
-                stretch.places.tolist(),
-                stretch.labels.tolist(),
-                stretch.scores.tolist(),
-                strict=True,
-            )
+            Tag(int(start), int(end), self.labels[label], float(score))
+            for own in self._stretches([text])
+            for (start, end), label, score in zip(own.places, own.labels, own.scores, strict=True)
         ]
 
     def _stretches(self, parts: Iterable[str]) -> Iterator[Stretch]:
         """Yield the text with its tokens' labels, in stretches that no span crosses."""
         waiting = Waiting(self.labels)
-        for labels, scores in self._labelled(self._read(parts, waiting)):
-            if stretch := waiting.settle(labels, scores):
+        for logits in self._scores(self._read(parts, waiting)):
+            if stretch := waiting.settle(log_softmax(logits)):
                 yield stretch
         yield waiting.finish()
 
@@ -140,18 +136,6 @@ class Tagger(Encoder):
             place += len(text)
             yield located[:, 0]
 
-    def _labelled(self, ids: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield labels and their probabilities, (n,), of tokens that no later one can change."""
-        best = Viterbi(self.labels)
-        waiting: np.ndarray = np.zeros((0, len(self.labels)), np.float32)
-        for logits in self._scores(ids):
-            rows = log_softmax(logits)
-            waiting, labels = np.concatenate([waiting, rows]), best.push(rows)
-            yield labels, np.exp(waiting[np.arange(len(labels)), labels])
-            waiting = waiting[len(labels) :]
-        labels = best.finish()
-        yield labels, np.exp(waiting[np.arange(len(labels)), labels])
-
     def logits(self, ids: np.ndarray, most: int | None = None) -> Iterator[np.ndarray]:
         """Scores of labels, float32 (n, N) for all tokens of a text, a stretch at a time.
 
@@ -162,26 +146,21 @@ class Tagger(Encoder):
     def _scores(self, ids: Iterable[np.ndarray], most: int | None = None) -> Iterator[np.ndarray]:
         """`logits` of ids that come in parts."""
         for window in windows(ids, min(most or self.max_tokens, self.max_tokens), self.reach):
-            self._check_ids(window.ids)
-            scores = self._run(window)
+            check_ids(window.ids, len(self._embedding))
+            n, T = len(window.ids), self._width(len(window.ids))
+            # By their places in the whole text, so that tables are equal on both sides of a seam.
+            places = window.start + np.arange(T)
+            inputs = self.bundle.manifest.host.tables(places, self.max_tokens)
+            inputs["mask"] = _mask(n, T, self._tags.window)
+            rows = self._embedding[window.ids]
+            scores = self._call(self._steps, rows, "logits", inputs)[window.kept]
             if not np.isfinite(scores).all():
                 raise InvalidBundle(
                     f"{self.bundle.path}: scores that are no numbers, of tokens {window.start:,} "
-                    f"to {window.start + len(window.ids):,}: they leave the range of fp16; take "
+                    f"to {window.start + n:,}: they leave the range of fp16; take "
                     'precision "fp32"'
                 )
             yield scores
-
-    def _run(self, window: Window) -> np.ndarray:
-        """Run one window; returns the scores of the tokens that are kept, (n, N)."""
-        n, manifest = len(window.ids), self.bundle.manifest
-
-        def host(T: int) -> dict[str, np.ndarray]:
-            # By their places in the whole text, so that tables are equal on both sides of a seam.
-            tables = manifest.host.tables(window.start + np.arange(T), self.max_tokens)
-            return tables | {"mask": _mask(n, T, self._tags.window)}
-
-        return self._call(self._embedding[window.ids], host)[window.kept]
 
 
 @lru_cache(maxsize=1)  # all windows of a text are equally long but the last

@@ -11,9 +11,12 @@ References: Viterbi 1967 (IEEE Trans. Inf. Theory 13); Ratinov and Roth 2009 (Co
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ane_book.runtime.tags.stretches import Stretch, size
 import numpy as np
+
+if TYPE_CHECKING:
+    from ane_book.runtime.tags.stretches import Stretch
 
 LONGEST = 1 << 14  # tokens that may wait for the one that decides what they are
 
@@ -132,7 +135,7 @@ class Viterbi:
         return np.zeros(0, np.int64)
 
 
-def find_spans(names: Sequence[str], stretch: Stretch) -> Iterator[Span]:
+def find_spans(names: Sequence[str], stretch: "Stretch") -> Iterator[Span]:
     """The spans of a stretch of a text, in order and apart from each other.
 
     names: of the labels, whose sequence is valid. A span is widened to whole words, since half a
@@ -158,3 +161,8 @@ def find_spans(names: Sequence[str], stretch: Stretch) -> Iterator[Span]:
         byte, place = byte_start + size(stretch.part(start, end)), end
         score = float(stretch.scores[begin : stop + 1].mean())
         yield Span(names[stretch.labels[begin]][2:], start, end, byte_start, byte, score)
+
+
+def size(text: str) -> int:
+    """Bytes of a text, those that are no UTF-8 too."""
+    return len(text.encode("utf-8", "surrogateescape"))

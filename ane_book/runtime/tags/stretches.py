@@ -1,6 +1,6 @@
 """Buffer the part of a text that was read, but whose labels are not final yet.
 
-Letters: n tokens.
+Letters: n tokens, N labels.
 """
 
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import re
 from unicodedata import category
 
+from ane_book.runtime.tags.spans import Viterbi, size
 import numpy as np
 
 #: A letter or digit of a script that separates words by white space or punctuation. Thai to Khmer,
@@ -49,12 +50,14 @@ class Waiting:
     """
 
     def __init__(self, names: Sequence[str]):
+        self._best = Viterbi(names)
         self._closes = np.array([name[0] in "OES" for name in names])
         self._start = self._byte = self._read = 0
         self._text: list[str] = []
         self._places: list[np.ndarray] = [np.zeros((0, 2), np.int64)]
         self._begins: list[np.ndarray] = [np.zeros(0, bool)]
-        self._known: list[tuple[np.ndarray, np.ndarray]] = []  # labels and scores
+        self._rows: list[np.ndarray] = [np.zeros((0, len(names)), np.float32)]
+        self._labels: list[np.ndarray] = [np.zeros(0, np.int64)]  # of the first ones
 
     def read(self, text: str, places: np.ndarray) -> None:
         """Add more of the text, from where a word begins, and the places of its tokens."""
@@ -63,41 +66,45 @@ class Waiting:
         self._begins.append(begin_words(text, places - self._read))
         self._read += len(text)
 
-    def settle(self, labels: np.ndarray, scores: np.ndarray) -> Stretch | None:
-        """Add labels and scores of the next tokens; returns the stretch that is now complete."""
-        self._known.append((labels, scores))
+    def settle(self, rows: np.ndarray) -> Stretch | None:
+        """Add the log probabilities (n, N) of the next tokens' labels; returns the stretch that is
+        now complete."""
+        labels = self._best.push(rows)
+        self._rows.append(rows)
+        self._labels.append(labels)
         if not self._closes[labels].any():  # a long span is put together once, at its end
             return None
-        labels = np.concatenate([labels for labels, _ in self._known])
+        labels = np.concatenate(self._labels)
         self._begins = [begins] = [np.concatenate(self._begins)]
         following = begins[1 : len(labels) + 1]
         fits = np.flatnonzero(self._closes[labels[: len(following)]] & following)
         return self._cut(int(fits[-1]) + 1) if len(fits) else None
 
-    def _cut(self, count: int) -> Stretch:
-        """Cut off the first `count` tokens, with the text up to the next one."""
-        text, places, (begins,) = "".join(self._text), np.concatenate(self._places), self._begins
-        cut = int(places[count, 0]) - self._start
-        self._text = [text[cut:]]
-        stretch = self._stretch(text[:cut], count, places, begins)
-        self._places, self._begins = [places[count:]], [begins[count:]]
-        return stretch
-
     def finish(self) -> Stretch:
         """The stretch of all that is left; the text ends here."""
-        places, begins = np.concatenate(self._places), np.concatenate(self._begins)
-        return self._stretch("".join(self._text), len(places), places, begins)
+        self._labels.append(self._best.finish())
+        return self._cut(sum(map(len, self._places)))
 
-    def _stretch(self, text: str, count: int, places: np.ndarray, begins: np.ndarray) -> Stretch:
-        empty = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        labels, scores = (
-            np.concatenate(column) for column in zip(empty, *self._known, strict=True)
+    def _cut(self, count: int) -> Stretch:
+        """Cut off the first `count` tokens, with the text up to the next one."""
+        text = "".join(self._text)
+        places, begins = np.concatenate(self._places), np.concatenate(self._begins)
+        labels, rows = np.concatenate(self._labels), np.concatenate(self._rows)
+        scores = np.exp(rows[np.arange(count), labels[:count]])
+        end = int(places[count, 0]) - self._start if count < len(places) else len(text)
+        stretch = Stretch(
+            text=text[:end],
+            start=self._start,
+            byte_start=self._byte,
+            labels=labels[:count],
+            scores=scores,
+            places=places[:count],
+            begins=begins[:count],
         )
-        tokens = (own[:count] for own in (labels, scores, places, begins))
-        stretch = Stretch(text, self._start, self._byte, *tokens)
-        self._known = [(labels[count:], scores[count:])]
-        self._start += len(text)
-        self._byte += size(text)
+        self._text, self._places, self._begins = [text[end:]], [places[count:]], [begins[count:]]
+        self._labels, self._rows = [labels[count:]], [rows[count:]]
+        self._start += end
+        self._byte += size(stretch.text)
         return stretch
 
 
@@ -124,8 +131,3 @@ def _inside(text: str, place: int) -> bool:
     if category(after)[0] == "M" or JOINER in (before, after):
         return True
     return bool(LETTER.match(after)) and bool(LETTER.match(before) or category(before) == "Mn")
-
-
-def size(text: str) -> int:
-    """Bytes of a text, those that are no UTF-8 too."""
-    return len(text.encode("utf-8", "surrogateescape"))

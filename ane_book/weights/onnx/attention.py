@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ane_book.errors import UnsupportedModel
-from ane_book.weights.onnx.products import Pieces, rows_of
+from ane_book.weights.onnx.products import Linear, linear_of
 from ane_book.weights.onnx.steps import DecoderWalk, Norm
 from mlprogram.onnx.file import attribute
 
@@ -34,7 +34,10 @@ FIXED: dict[str, tuple[Any, str]] = {
     "v_quant_type": ("NONE", "a cache of values in integers"),
 }
 #: Inputs of GroupQueryAttention, by index, that have to be absent.
-ABSENT = {10: "attention_bias", 11: "head_sink", 12: "k_scale", 13: "v_scale"}
+ABSENT = {
+    10: "attention_bias", 11: "head_sink", 12: "k_scale", 13: "v_scale", 14: "q_norm_weight",
+    15: "k_norm_weight",
+}  # fmt: skip
 
 #: The nodes that repeat key/value heads for MultiHeadAttention, the last one first.
 REPEAT = ("Reshape", "Transpose", "Reshape", "Expand", "Unsqueeze")
@@ -44,8 +47,7 @@ REPEAT = ("Reshape", "Transpose", "Reshape", "Expand", "Unsqueeze")
 class OnnxAttention:
     """The attention of a block: its projections, norms and options."""
 
-    source: str  # the value that queries, keys and values are projected from
-    parts: dict[str, Pieces]  # "q", "k", "v"
+    parts: dict[str, Linear]  # "q", "k", "v", projections of one value
     norms: dict[str, Norm]  # "q", "k" -> the per-head norm; or empty
     heads: int
     kv_heads: int
@@ -62,7 +64,9 @@ def attention_of(walk: DecoderWalk, name: str) -> OnnxAttention:
         walk.refuse(node, f"attention, {GROUPED} or {MULTI}")
     attention = _grouped(walk, node) if node.op_type == GROUPED else _multi(walk, node)
     heads, kv_heads = attention.heads, attention.kv_heads
-    sizes = tuple(attention.parts[part][0].shape[0] for part in "qkv")
+    if len({linear.source for linear in attention.parts.values()}) > 1:
+        walk.refuse(node, "attention of three projections of one value")
+    sizes = tuple(attention.parts[part].weight.shape[0] for part in "qkv")
     D = sizes[0] // max(heads, 1)
     if D <= 0 or sizes != (heads * D, kv_heads * D, kv_heads * D):
         walk.refuse(node, f"attention of {heads} and {kv_heads} heads of one size, not {sizes}")
@@ -78,30 +82,21 @@ def _grouped(walk: DecoderWalk, node: "NodeProto") -> OnnxAttention:
     norms: dict[str, Norm] = {}
     rotary: list[NodeProto] = []
     if inputs[1]:
-        source, parts, norms, rotary = _separate(walk, node, inputs[:3])
+        parts, norms, rotary = _separate(walk, node, inputs[:3])
     else:  # the rows of one projection, which follow each other
-        rows = rows_of(walk, inputs[0])
-        if rows is None:
+        linear = linear_of(walk, inputs[0])
+        if linear is None:
             walk.refuse(node, "attention of a projection to queries, keys and values")
-        linear, start, stop = rows
-        source, (D, rest) = linear.source, divmod(stop - start, heads + 2 * kv_heads)
-        if rest:
-            walk.refuse(node, f"attention of {heads} heads and {kv_heads} key/value heads")
-        k, v = start + heads * D, stop - kv_heads * D
-        parts = {"q": linear.pieces(start, k), "k": linear.pieces(k, v)}
-        parts["v"] = linear.pieces(v, stop)
-    for part, name in zip("qk", inputs[14:16], strict=True):
-        stored = walk.graph.constants.get(name) if name else None
-        if stored is not None:
-            norms[part] = Norm("", stored, attribute(node, "qk_norm_epsilon", 1e-6))
-        elif name:
-            walk.refuse(node, "attention with stored norms of queries and keys")
+        rows = linear.weight.shape[0]
+        D = rows // (heads + 2 * kv_heads)
+        k, v = heads * D, rows - kv_heads * D
+        parts = {"q": linear.rows(0, k), "k": linear.rows(k, v), "v": linear.rows(v, rows)}
     rotates = attribute(node, "do_rotary", 0)
     if rotary and rotates:
         walk.refuse(node, "attention that rotates once: RotaryEmbedding comes before do_rotary")
     window = attribute(node, "local_window_size", -1)
     return OnnxAttention(
-        source, parts, norms, heads, kv_heads, attribute(node, "scale", 0.0),
+        parts, norms, heads, kv_heads, attribute(node, "scale", 0.0),
         window=window if window > 0 else None,
         tables=(inputs[7], inputs[8]) if rotates else _tables(walk, node, rotary), mask="",
     )  # fmt: skip
@@ -127,10 +122,10 @@ def _multi(walk: DecoderWalk, node: "NodeProto") -> OnnxAttention:
         walk.refuse(node, "attention to earlier tokens: it has no mask")
     heads = attribute(node, "num_heads", 0)
     names = [inputs[0], *(_from_cache(walk, node, name) for name in inputs[1:3])]
-    source, parts, norms, rotary = _separate(walk, node, names)
-    width = parts["q"][0].shape[0] // max(heads, 1)
+    parts, norms, rotary = _separate(walk, node, names)
+    width = parts["q"].weight.shape[0] // max(heads, 1)
     return OnnxAttention(
-        source, parts, norms, heads, kv_heads=parts["k"][0].shape[0] // max(width, 1),
+        parts, norms, heads, kv_heads=parts["k"].weight.shape[0] // max(width, 1),
         scale=attribute(node, "scale", 0.0), window=None, tables=_tables(walk, node, rotary),
         mask=inputs[5],
     )  # fmt: skip
@@ -154,10 +149,10 @@ def _from_cache(walk: DecoderWalk, node: "NodeProto", name: str) -> str:
 
 def _separate(
     walk: DecoderWalk, node: "NodeProto", names: list[str]
-) -> "tuple[str, dict[str, Pieces], dict[str, Norm], list[NodeProto]]":
-    """Queries, keys and values that come as separate inputs: the value that they are projected
-    from, their pieces, their norms, and the nodes that rotate them."""
-    parts, norms, rotary, sources = {}, {}, [], set()
+) -> "tuple[dict[str, Linear], dict[str, Norm], list[NodeProto]]":
+    """Queries, keys and values that come as separate inputs: their projections, their norms, and
+    the nodes that rotate them."""
+    parts, norms, rotary = {}, {}, []
     for part, name in zip("qkv", names, strict=True):
         maker = walk.node_of(name, "RotaryEmbedding")
         if maker is not None and part != "v":
@@ -169,15 +164,11 @@ def _separate(
         to = walk.node_of(norm.source, "Reshape") if norm is not None else None
         if norm is not None and to is not None and part != "v":
             norms[part], name = norm, to.input[0]
-        rows = rows_of(walk, name)
-        if rows is None:
+        linear = linear_of(walk, name)
+        if linear is None:
             walk.refuse(walk.node(name) or node, f"the projection to {part}")
-        linear, start, stop = rows
-        parts[part] = linear.pieces(start, stop)
-        sources.add(linear.source)
-    if len(sources) > 1:
-        walk.refuse(node, "attention of three projections of one value")
-    return sources.pop(), parts, norms, rotary
+        parts[part] = linear
+    return parts, norms, rotary
 
 
 def _tables(walk: DecoderWalk, node: "NodeProto", rotary: "list[NodeProto]") -> tuple[str, str]:

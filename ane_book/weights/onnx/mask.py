@@ -9,20 +9,13 @@ from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel
 from mlprogram.onnx.evaluate import NotComputed, evaluate
-from mlprogram.onnx.file import OnnxGraph, describe, opset_of
+from mlprogram.onnx.file import OnnxGraph, describe, opset_of, subgraphs
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto
 
 
-#: Operators that may occur in the computation of a mask: no loops, no random numbers, no weights.
-OPERATORS = {
-    "Add", "And", "Cast", "Concat", "Constant", "ConstantOfShape", "CumSum", "Div", "Equal",
-    "Expand", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max",
-    "Min", "Mul", "Neg", "Not", "Or", "Range", "ReduceSum", "Reshape", "Shape", "Size", "Slice",
-    "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
-}  # fmt: skip
 MOST = 1 << 24  # the most elements of an intermediate result
 WHOLE = 512  # the longest prompt for which the whole mask is checked
 HIDDEN = -1e4  # the score of a token that is not seen gets this added, or less
@@ -65,7 +58,7 @@ def _computed(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray
         where = f"{graph.path}: attention's mask {name}: {describe(node)}"
         operands = {i: values[i] for i in node.input if i in values}
         missing = set(node.input) - {""} - operands.keys()
-        if node.domain or node.op_type not in OPERATORS or missing:
+        if node.domain or any(subgraphs(node)) or missing:
             raise UnsupportedModel(f"{where}: no part of a mask of the inputs' sizes")
         try:
             results = evaluate(node, operands, opset_of(graph.model))

@@ -14,6 +14,7 @@ in a row.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ane_book.errors import InvalidWeights
 from ane_book.weights.source import Integers, Shape
@@ -26,25 +27,29 @@ WEIGHTS_AT_ONCE = 1 << 21  # weights decoded at a time, so that temporaries stay
 
 @dataclass(frozen=True)
 class Plain:
-    """A floating-point matrix; `turned`: stored as (K, N), as the second operand of MatMul."""
+    """A floating-point matrix or vector; `turned`: stored as (K, N), as MatMul's second operand."""
 
-    stored: StoredTensor
+    tensor: StoredTensor
     turned: bool = False
+    is_integers: ClassVar[bool] = False
 
     @property
     def shape(self) -> Shape:
-        return self.stored.shape[::-1] if self.turned else self.stored.shape
+        return self.tensor.shape[::-1] if self.turned else self.tensor.shape
 
     @property
     def key(self) -> tuple:
         """A key that is equal for two matrices that share their storage."""
-        return (self.stored.name,)
+        return (self.tensor.name,)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """(stop - start, K) float32, the caller's own."""
-        array = self.stored.numbers()
+        array = self.tensor.numbers()
         part = array[:, start:stop].T if self.turned else array[start:stop]
         return np.array(part, np.float32, order="C")
+
+    def stored(self, start: int, stop: int) -> None:
+        """None: there are no integers."""
 
 
 @dataclass(frozen=True)
@@ -168,9 +173,9 @@ Matrix = Plain | Blocks
 
 @dataclass(frozen=True)
 class MatrixPart:
-    """Some rows of a matrix, or some elements of a floating-point vector."""
+    """Some rows of a matrix, or some elements of a vector."""
 
-    source: Matrix | StoredTensor
+    source: Matrix
     start: int
     stop: int
 
@@ -178,20 +183,21 @@ class MatrixPart:
     def shape(self) -> Shape:
         return self.stop - self.start, *self.source.shape[1:]
 
-    @property
-    def is_integers(self) -> bool:
-        return isinstance(self.source, Blocks) and self.source.is_integers
+    def rows(self, start: int, stop: int) -> "MatrixPart":
+        return MatrixPart(self.source, self.start + start, self.start + stop)
 
     def integers(self) -> Integers | None:
-        """The rows as stored integers; None for floating point, or where `Blocks.stored` is."""
-        blocks = self.source if isinstance(self.source, Blocks) else None
-        return None if blocks is None else blocks.stored(self.start, self.stop)
+        """The rows as stored integers, or None: see `stored`."""
+        return self.source.stored(self.start, self.stop)
 
     def read(self) -> np.ndarray:
         """The rows as a new float32 array."""
-        if isinstance(self.source, StoredTensor):
-            return np.array(self.source.numbers()[self.start : self.stop], np.float32)
         return self.source.rows(self.start, self.stop)
+
+
+def whole(source: Matrix) -> MatrixPart:
+    """All rows of a matrix."""
+    return MatrixPart(source, 0, source.shape[0])
 
 
 def unpack(data: np.ndarray, bits: int) -> np.ndarray:

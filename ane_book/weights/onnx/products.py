@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 import math
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.weights.onnx.matrices import Blocks, Matrix, MatrixPart, Plain
+from ane_book.weights.onnx.matrices import NIBBLES, Blocks, Matrix, MatrixPart, Plain, whole
 from ane_book.weights.onnx.steps import DecoderWalk
 from ane_book.weights.source import Shape
 from mlprogram.onnx.file import OnnxGraph, StoredTensor, attribute
@@ -15,63 +15,69 @@ if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto
 
 
-Pieces: TypeAlias = tuple[MatrixPart, MatrixPart | None]  # some rows of a matrix, and of its bias
-
-
 @dataclass(frozen=True)
 class Linear:
-    """A projection of the value `source`: a matrix (out, in), and a bias or None."""
+    """A projection of the value `source`: rows of a matrix (out, in), and their bias or None."""
 
     source: str
-    matrix: Matrix
-    bias: StoredTensor | None = None
+    weight: MatrixPart
+    bias: MatrixPart | None = None
 
-    def __post_init__(self):
-        """Raises InvalidWeights if the bias does not have one element per row of the matrix."""
-        rows = self.matrix.shape[0]
-        if self.bias is not None and self.bias.shape != (rows,):
-            raise InvalidWeights(
-                f"{self.bias.where} of shape {list(self.bias.shape)} is no bias of {rows} rows"
-            )
-
-    def pieces(self, start: int, stop: int) -> Pieces:
-        """Some rows of the matrix, and their part of the bias."""
-        bias = None if self.bias is None else MatrixPart(self.bias, start, stop)
-        return MatrixPart(self.matrix, start, stop), bias
-
-    def whole(self) -> Pieces:
-        return self.pieces(0, self.matrix.shape[0])
+    def rows(self, start: int, stop: int) -> "Linear":
+        """The projection to some of the rows."""
+        bias = None if self.bias is None else self.bias.rows(start, stop)
+        return Linear(self.source, self.weight.rows(start, stop), bias)
 
 
 def linear_of(walk: DecoderWalk, name: str) -> Linear | None:
-    """The projection that computes a value, with a bias that is added after it; or None."""
-    node = walk.node(name)
+    """The projection that computes a value, of whose rows a Split may have taken some; or None."""
+    node = walk.node_of(name, "Split")
+    if node is None:
+        return _biased(walk, walk.node(name))
+    linear = _biased(walk, walk.node(node.input[0]))
+    if linear is None or attribute(node, "axis", 0) not in (-1, 2):
+        return None
+    N, parts = linear.weight.shape[0], len(node.output)
+    stored = walk.graph.constants.get(node.input[1]) if len(node.input) > 1 else None
+    sizes = [N // parts] * parts if stored is None else stored.array().reshape(-1).tolist()
+    if len(sizes) != parts or sum(sizes) != N or min(sizes) <= 0:
+        walk.refuse(node, f"a split of {N} rows")
+    place = list(node.output).index(walk.value(name))
+    return linear.rows(sum(sizes[:place]), sum(sizes[: place + 1]))
+
+
+def _biased(walk: DecoderWalk, node: "NodeProto | None") -> Linear | None:
+    """The projection that a node computes, or to which it adds a bias."""
     if node is None or node.op_type != "Add":
-        return _product_of(walk, node)
-    a, b = node.input
-    for value, bias in ((a, b), (b, a)):
+        return _product(walk, node)
+    for value, bias in (node.input, node.input[::-1]):
         stored = walk.graph.constants.get(bias)
-        linear = _product_of(walk, walk.node(value)) if stored is not None else None
+        linear = _product(walk, walk.node(value)) if stored is not None else None
         if linear is not None and linear.bias is None:
-            return Linear(linear.source, linear.matrix, stored)
+            return _with_bias(linear, stored)
     return None
 
 
-def _product_of(walk: DecoderWalk, node: "NodeProto | None") -> Linear | None:
-    if node is None or node.op_type not in ("MatMul", "Gemm", "MatMulNBits"):
+def _product(walk: DecoderWalk, node: "NodeProto | None") -> Linear | None:
+    if node is None or node.op_type not in ("MatMul", "MatMulNBits"):
         return None
     source = walk.value(node.input[0])
     if node.op_type == "MatMulNBits":
-        return Linear(source, *matrix_of_nbits(walk.graph, node))
-    turned, bias = True, None
-    if node.op_type == "Gemm":
-        scaled = attribute(node, "alpha", 1.0) != 1 or attribute(node, "beta", 1.0) != 1
-        if scaled or attribute(node, "transA", 0):
-            walk.refuse(node, "a projection: Gemm with alpha and beta 1, A as it is")
-        turned = not attribute(node, "transB", 0)
-        bias = walk.graph.constants.get(node.input[2]) if len(node.input) > 2 else None
-    matrix = _plain(walk, node.input[1], turned)
-    return None if matrix is None else Linear(source, matrix, bias)
+        matrix, bias = matrix_of_nbits(walk.graph, node)
+        return _with_bias(Linear(source, whole(matrix)), bias)
+    plain = _plain(walk, node.input[1], turned=True)
+    return None if plain is None else Linear(source, whole(plain))
+
+
+def _with_bias(linear: Linear, stored: StoredTensor | None) -> Linear:
+    if stored is None:
+        return linear
+    if stored.shape != linear.weight.shape[:1]:
+        raise InvalidWeights(
+            f"{stored.where} of shape {list(stored.shape)} is no bias of {linear.weight.shape[0]} "
+            "rows"
+        )
+    return Linear(linear.source, linear.weight, whole(Plain(stored)))
 
 
 def _plain(walk: DecoderWalk, name: str, turned: bool) -> Plain | None:
@@ -125,29 +131,8 @@ def _stored(graph: OnnxGraph, node: "NodeProto", name: str) -> StoredTensor:
     return stored
 
 
-def rows_of(walk: DecoderWalk, name: str) -> tuple[Linear, int, int] | None:
-    """The projection that computes a value, maybe through a Split, and the range of its matrix's
-    rows that belong to the value; None if none does."""
-    node = walk.node_of(name, "Split")
-    if node is None:
-        linear = linear_of(walk, name)
-        return None if linear is None else (linear, 0, linear.matrix.shape[0])
-    linear = linear_of(walk, node.input[0])
-    if linear is None or attribute(node, "axis", 0) not in (-1, 2):
-        return None
-    N, parts = linear.matrix.shape[0], len(node.output)
-    stored = walk.graph.constants.get(node.input[1]) if len(node.input) > 1 else None
-    sizes = [N // parts] * parts if stored is None else stored.array().reshape(-1).tolist()
-    if len(sizes) != parts or sum(sizes) != N or min(sizes) <= 0:
-        walk.refuse(node, f"a split of {N} rows")
-    place = list(node.output).index(walk.value(name))
-    return linear, sum(sizes[:place]), sum(sizes[: place + 1])
-
-
-def embedding_of(walk: DecoderWalk, name: str) -> Matrix | None:
-    """The embedding matrix whose rows make up a value; None if the value is a graph input."""
-    if walk.value(name) in walk.graph.inputs:
-        return None
+def embedding_of(walk: DecoderWalk, name: str) -> Matrix:
+    """The embedding matrix whose rows make up a value."""
     node = walk.node(name)
     if node is None:
         walk.refuse(node, "the embedding of tokens")
@@ -162,29 +147,23 @@ def embedding_of(walk: DecoderWalk, name: str) -> Matrix | None:
 
 def table_of(graph: OnnxGraph, node: "NodeProto") -> Blocks:
     """The matrix of a `GatherBlockQuantized` that gathers rows and has its blocks along them."""
-    names, where = [*node.input, "", ""][:4], graph.where(node)
+    names = [*node.input, "", ""][:4]
     (data, shape), (scales, _) = _reshaped(graph, node, names[0]), _reshaped(graph, node, names[2])
     zeros = _reshaped(graph, node, names[3])[0] if names[3] else None
-    bits = attribute(node, "bits", 4)
+    narrow = data.kind in NIBBLES  # a number of four bits counts in the shape, not a byte
+    bits = 4 if narrow else attribute(node, "bits", 4)
     _check_bits(graph, node, bits)
-    axes = attribute(node, "gather_axis", 0), attribute(node, "quantize_axis", 1)
-    if data.kind not in ("UINT8", "UINT4", "INT4") or len(shape) != 2:
+    N, width = shape if len(shape) == 2 else (0, 0)
+    K = width if narrow else width * 8 // bits
+    axes = attribute(node, "gather_axis", 0) % 2, attribute(node, "quantize_axis", 1) % 2
+    if not (narrow or data.kind == "UINT8") or axes != (0, 1) or not N or K * bits % 8:
         raise UnsupportedModel(
-            f"{where}: data of {data.kind} {list(shape)}; matrices of UINT8, UINT4 and INT4 are "
-            "read"
+            f"{graph.where(node)}: data of {data.kind} {list(shape)}, gathered along axis "
+            f"{axes[0]} and cut into blocks along {axes[1]}; matrices of UINT8, UINT4 and INT4 are "
+            "read, whose rows are gathered, and cut along themselves into whole bytes"
         )
-    if axes not in ((0, 1), (0, -1), (-2, 1), (-2, -1)):
-        raise UnsupportedModel(
-            f"{where}: takes from axis {axes[0]} what is cut into blocks along {axes[1]}; only "
-            "rows cut along themselves are read"
-        )
-    narrow = data.kind != "UINT8"
-    K = shape[1] if narrow else shape[1] * 8 // bits
-    bits = 4 if narrow else bits
-    if K * bits % 8:
-        raise UnsupportedModel(f"{where}: rows that end inside of a byte")
     block, middle = attribute(node, "block_size", 128), 0 if narrow else 1 << (bits - 1)
-    return Blocks(data, scales, zeros, (shape[0], K), bits, block, middle, data.kind == "INT4")
+    return Blocks(data, scales, zeros, (N, K), bits, block, middle, data.kind == "INT4")
 
 
 def _reshaped(graph: OnnxGraph, node: "NodeProto", name: str) -> tuple[StoredTensor, Shape]:

@@ -7,15 +7,13 @@ sum.
        `----------------------------------------------- +-'---------------------------- +-'
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ane_book.errors import UnsupportedModel
 from ane_book.weights.onnx.attention import OnnxAttention, attention_of
 from ane_book.weights.onnx.matrices import Matrix, MatrixPart
-from ane_book.weights.onnx.products import Linear, Pieces, embedding_of, linear_of, rows_of
+from ane_book.weights.onnx.products import Linear, embedding_of, linear_of
 from ane_book.weights.onnx.steps import DecoderWalk, Norm
-from mlprogram.onnx.file import attribute
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class OnnxBlock:
 class OnnxDecoder:
     """A decoder as recognised in its graph."""
 
-    embedding: Matrix | None  # None: it is in another file
+    embedding: Matrix
     blocks: list[OnnxBlock]
     norm: Norm
     head: Linear
@@ -66,75 +64,61 @@ def decoder_of(walk: DecoderWalk) -> OnnxDecoder:
 
 
 def _block(walk: DecoderWalk, hidden: str) -> OnnxBlock:
-    """Recognise the block whose output is `hidden`."""
-    down, after = _branch(
-        walk, hidden, lambda name: _gated(walk, name)[2], "the feed-forward's last projection"
-    )
-    gate, up, _ = _gated(walk, down.source)
-    out, before = _branch(
-        walk, after.source, lambda name: attention_of(walk, name).source,
-        "attention's last projection",
-    )  # fmt: skip
+    """Recognise the block whose output is `hidden`, from its end."""
+    down, middle = _added(walk, hidden, "the feed-forward's last projection")
+    gate, up = _gated(walk, down.source)
+    after = _norm(walk, gate.source, middle)
+    out, first = _added(walk, middle, "attention's last projection")
     attention = attention_of(walk, out.source)
-    parts = {f"self_attn.{name}_proj": pieces for name, pieces in attention.parts.items()}
-    parts |= {"self_attn.o_proj": out.whole(), "mlp.down_proj": down.whole()}
+    before = _norm(walk, attention.parts["q"].source, first)
+    parts = {f"self_attn.{name}_proj": linear for name, linear in attention.parts.items()}
+    parts |= {"self_attn.o_proj": out, "mlp.down_proj": down}
     parts |= {"mlp.gate_proj": gate, "mlp.up_proj": up}
-    weights = {}
-    for name, (weight, bias) in parts.items():
-        weights[f"{name}.weight"] = weight
-        if bias is not None:
-            weights[f"{name}.bias"] = bias
-    return OnnxBlock(before, attention, after, weights)
+    weights = {f"{name}.weight": linear.weight for name, linear in parts.items()}
+    biases = {f"{name}.bias": part.bias for name, part in parts.items() if part.bias is not None}
+    return OnnxBlock(before, attention, after, weights | biases)
 
 
-def _branch(
-    walk: DecoderWalk, hidden: str, beginning: Callable[[str], str], part: str
-) -> tuple[Linear, Norm]:
-    """Recognise half of a block, the residual sum `hidden` = x + project(f(norm(x))).
-
-    beginning: maps the input of the projection to norm(x), back through f, which is attention or
-    the gated activation. part: what f is, for errors. Returns the projection and the norm.
-    """
+def _added(walk: DecoderWalk, hidden: str, part: str) -> tuple[Linear, str]:
+    """The projection in a residual sum, and the value that it is added to. part: what the
+    projection is, for errors."""
     pair = walk.sum(hidden)
     if pair is None:
         walk.refuse(walk.node(hidden), "the sum of a hidden state and a projection")
-    for added, other in (pair, (pair[1], pair[0])):
+    for added, other in (pair, pair[::-1]):
         linear = linear_of(walk, added)
         if linear is not None:
-            normed = beginning(linear.source)
-            norm = walk.norm(normed)
-            if norm is None:
-                walk.refuse(walk.node(normed), "a norm of the hidden state")
-            if norm.source != other:
-                walk.refuse(walk.node(normed), f"a norm of {other!r}, which the block is added to")
-            return linear, norm
+            return linear, other
     walk.refuse(walk.node(pair[1]), part)
 
 
-def _gated(walk: DecoderWalk, product: str) -> tuple[Pieces, Pieces, str]:
-    """The pieces of gate and up in silu(gate) * up, and the value that both are projections of."""
-    node, parts, sources = walk.node(product), {}, set()
+def _norm(walk: DecoderWalk, name: str, hidden: str) -> Norm:
+    """The norm that computes a value of the hidden state that its block is added to."""
+    norm = walk.norm(name)
+    if norm is None:
+        walk.refuse(walk.node(name), "a norm of the hidden state")
+    if norm.source != hidden:
+        walk.refuse(walk.node(name), f"a norm of {hidden!r}, which the block is added to")
+    return norm
+
+
+def _gated(walk: DecoderWalk, product: str) -> tuple[Linear, Linear]:
+    """gate and up in silu(gate) * up, two projections of one value."""
+    node, parts = walk.node(product), {}
     for name in node.input if node is not None and node.op_type == "Mul" else ():
         gate = _silu(walk, name)
-        rows = rows_of(walk, name if gate is None else gate)
-        if rows is not None:
-            linear, start, stop = rows
-            sources.add(linear.source)
-            parts["up" if gate is None else "gate"] = linear.pieces(start, stop)
-    if len(parts) < 2 or len(sources) > 1:
+        linear = linear_of(walk, name if gate is None else gate)
+        if linear is not None:
+            parts["up" if gate is None else "gate"] = linear
+    if len(parts) < 2 or parts["gate"].source != parts["up"].source:
         walk.refuse(node, "silu(gate) * up, two projections of one norm")
-    return parts["gate"], parts["up"], sources.pop()
+    return parts["gate"], parts["up"]
 
 
 def _silu(walk: DecoderWalk, name: str) -> str | None:
     """The name of x if the value is x * sigmoid(x), else None."""
-    node = walk.node_of(name, "QuickGelu", "Swish", "Mul")
-    if node is None:
-        return None
-    if node.op_type != "Mul":
-        return walk.value(node.input[0]) if attribute(node, "alpha", 1.0) == 1.0 else None
-    a, b = node.input
-    for x, gate in ((a, b), (b, a)):
+    node = walk.node_of(name, "Mul")
+    for x, gate in zip(node.input, node.input[::-1], strict=True) if node is not None else ():
         sigmoid = walk.node_of(gate, "Sigmoid")
         if sigmoid is not None and walk.value(sigmoid.input[0]) == walk.value(x):
             return walk.value(x)

@@ -27,27 +27,27 @@ Table: TypeAlias = tuple[StoredTensor, StoredTensor]  # cos and sin, each (P, R/
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables for short contexts and, if the graph has others for them, for long ones."""
+    """The tables for short contexts and for long ones, which may be the same."""
 
     short: Table
-    long: Table | None = None
-    original: int = 0  # the longest short context in tokens, if there are tables for long ones
+    long: Table
+    original: int = 0  # the longest short context in tokens, if the two differ
 
     def __post_init__(self):
         """Raise InvalidWeights unless each cos and sin share a shape, and all tables a width."""
-        for cos, sin in filter(None, (self.short, self.long)):
+        for cos, sin in (self.short, self.long):
             if len(cos.shape) != 2 or cos.shape != sin.shape or min(cos.shape) < 1:
                 raise InvalidWeights(
                     f"{cos.graph.path}: tables of cosines {cos.name} {list(cos.shape)} and sines "
                     f"{sin.name} {list(sin.shape)}"
                 )
-        if self.long and self.long[0].shape[1] != self.short[0].shape[1]:
+        if self.long[0].shape[1] != self.short[0].shape[1]:
             raise InvalidWeights(f"{self.short[0].graph.path}: tables of two widths")
 
     @property
     def positions(self) -> int:
-        """P of the tables for long contexts, if there are any."""
-        return (self.long or self.short)[0].shape[0]
+        """P of the tables for long contexts."""
+        return self.long[0].shape[0]
 
     @property
     def rotated(self) -> int:
@@ -63,7 +63,7 @@ def tables_of(graph: OnnxGraph, names: tuple[str, str]) -> Tables:
     """
     cos, sin = (graph.constants.get(name) for name in names)
     if cos is not None and sin is not None:
-        return Tables((cos, sin))
+        return Tables((cos, sin), (cos, sin))
     node = graph.producer(names[0])
     if node is None or node.op_type != "If" or graph.producer(names[1]) is not node:
         raise UnsupportedModel(
@@ -93,8 +93,8 @@ def rope_fields(tables: Tables, head_dim: int, max_position: int) -> dict:
     R = tables.rotated
     fields = {} if head_dim == R else {"partial_rotary_factor": R / head_dim}
     short, size = _frequencies(*tables.short)
-    long = _frequencies(*tables.long)[0] if tables.long else short
-    if not tables.long and abs(size - 1) < ERRORS[tables.short[0].kind]:
+    long, _ = _frequencies(*tables.long)
+    if tables.long == tables.short and abs(size - 1) < ERRORS[tables.short[0].kind]:
         for theta in _bases(short):
             plain = Rotary(R, R, theta, {}, max_position)
             if _is(plain, tables.short, max_position):
@@ -120,9 +120,8 @@ def _bases(frequencies: np.ndarray) -> list[float]:
         return [10_000.0]
     R = 2 * len(frequencies)
     theta = float(frequencies[-1] ** (-R / (R - 2)))
-    if not math.isfinite(theta):
-        return []
-    return list(dict.fromkeys([*(float(f"{theta:.{digits}g}") for digits in range(1, 8)), theta]))
+    rounded = [float(f"{theta:.{digits}g}") for digits in range(1, 8)]
+    return [*rounded, theta] if math.isfinite(theta) else []
 
 
 def _frequencies(cos: StoredTensor, sin: StoredTensor) -> tuple[np.ndarray, float]:
@@ -145,10 +144,8 @@ def _frequencies(cos: StoredTensor, sin: StoredTensor) -> tuple[np.ndarray, floa
 
 def check_tables(tables: Tables, rotary: Rotary) -> None:
     """Raise InvalidWeights unless `rotary` computes these tables."""
-    stored = [(tables.short, tables.original or rotary.max_position)]
-    if tables.long:
-        stored.append((tables.long, rotary.max_position))
-    for pair, context in stored:
+    longest = rotary.max_position
+    for pair, context in ((tables.short, tables.original or longest), (tables.long, longest)):
         if tables.rotated != rotary.rotary_dim or not _is(rotary, pair, context):
             cos = pair[0]
             raise InvalidWeights(

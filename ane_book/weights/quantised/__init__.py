@@ -16,16 +16,16 @@ a matrix is.
 The layouts are those that the tools' own readers unpack; each file names them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.weights.quantised.bitsandbytes import bitsandbytes
 from ane_book.weights.quantised.mxfp4 import mxfp4
 from ane_book.weights.quantised.packed import awq, gptq, pack_quantized
 from ane_book.weights.quantised.scaled import compressed, fp8
-from ane_book.weights.quantised.stored import ADVICE, FLOATS, Shape, Stored, WeightRule
+from ane_book.weights.quantised.stored import ADVICE, FLOATS, Stored, WeightRule
 
-__all__ = ["FORMS", "Stored", "WeightRule", "drop_zero_biases", "refuse_unread", "rules"]
+__all__ = ["FORMS", "Stored", "WeightRule", "rules"]
 
 
 def _compressed_tensors(stored: Stored, settings: dict) -> dict[str, WeightRule]:
@@ -49,21 +49,29 @@ MARKS = (".qweight", ".weight_packed", ".SCB", ".absmax", "_blocks", "_scale_inv
 def rules(config: dict, stored: Stored) -> dict[str, WeightRule]:
     """The rule of each tensor that is stored quantised, by its plain name. config: of config.json.
 
-    Raises InvalidWeights where parts are missing or do not fit, and UnsupportedModel for a variant
-    of a form that is not read.
+    Raises InvalidWeights where parts are missing or do not fit, and UnsupportedModel for a form or
+    a variant of one that is not read. A configuration may name a form beside plain weights, as
+    fake-quantised ones are.
     """
     settings = config.get("quantization_config")
     if not isinstance(settings, dict):
-        marked = [name for name in stored.headers if name.endswith(MARKS)]
-        if marked:
+        if marked := [name for name in stored.headers if name.endswith(MARKS)]:
             raise InvalidWeights(
                 f"{stored.place}: tensor {marked[0]} is of a quantised checkpoint, but config.json "
                 "has no quantization_config that says how to read it; get its config.json, or "
                 "write the field by hand (older tools kept it in quantize_config.json)"
             )
         return {}
-    form = FORMS.get(_method(settings))
-    return {} if form is None else form(stored, settings)
+    if form := FORMS.get(_method(settings)):
+        return form(stored, settings)
+    for name, header in stored.headers.items():
+        if header.dtype not in FLOATS or name.endswith(MARKS):
+            raise UnsupportedModel(
+                f"{stored.place}: {name} is quantised by {_method(settings)!r:.40} "
+                f"(quantization_config.quant_method), which is not read; {', '.join(FORMS)} are; "
+                f"{ADVICE}"
+            )
+    return {}
 
 
 def _method(settings: dict) -> str:
@@ -71,34 +79,3 @@ def _method(settings: dict) -> str:
         return "bitsandbytes"  # whose older configurations do not name it
     method = str(settings.get("quant_method"))
     return "fp8" if method == "modelopt" and settings.get("quant_algo") == "FP8" else method
-
-
-def refuse_unread(config: dict, stored: Stored, expected: Mapping[str, Shape]) -> None:
-    """Raise UnsupportedModel if a form that is not read stores one of the expected tensors.
-
-    A configuration may name such a form beside plain weights, as fake-quantised ones are.
-    """
-    settings = config.get("quantization_config")
-    if not isinstance(settings, dict) or _method(settings) in FORMS:
-        return
-    for name in expected:
-        if name not in stored.headers or stored.headers[name].dtype not in FLOATS:
-            raise UnsupportedModel(
-                f"{stored.place}: {name} is quantised by {_method(settings)!r:.40} "
-                f"(quantization_config.quant_method), which is not read; {', '.join(FORMS)} are; "
-                f"{ADVICE}"
-            )
-
-
-def drop_zero_biases(
-    found: dict[str, Shape],
-    made: Mapping[str, WeightRule],
-    expected: Mapping[str, Shape],
-    stored: Stored,
-) -> None:
-    """Remove from `found` the biases of quantised modules that the model does not have, if they are
-    zero: some versions of AutoGPTQ gave every module one (Qwen2-7B-Instruct-GPTQ-Int8)."""
-    for rule in made:
-        bias = f"{rule.removesuffix('.weight')}.bias"
-        if bias in found and bias not in expected and not stored.read(bias).any():
-            del found[bias]

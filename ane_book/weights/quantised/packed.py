@@ -32,22 +32,8 @@ def awq(stored: Stored, settings: dict) -> dict[str, WeightRule]:
     version = str(settings.get("version", settings.get("checkpoint_format", "gemm"))).lower()
     stored.only("version", version, ("gemm",))
     stored.only("bits", settings.get("bits"), (4,))
-    return {f"{stem}.weight": _awq(stored, stem, settings) for stem in stored.stems(".qweight")}
-
-
-def _awq(stored: Stored, stem: str, settings: dict) -> WeightRule:
-    data, zeros, scales = (f"{stem}.{part}" for part in ("qweight", "qzeros", "scales"))
-    inputs, words = stored.matrix(data, ("I32",))
-    size = _group_size(settings, inputs, stored)
-    groups = ceil(inputs / size)
-    stored.part(zeros, ("I32",), [(groups, words)])
-    stored.part(scales, FLOATS, [(groups, 8 * words)])
-
-    def make() -> torch.Tensor:
-        values, zero = (_unpack(stored.read(n), 4, 1, AWQ_PLACES) for n in (data, zeros))
-        return _matrix(values, stored.read(scales), zero, torch.arange(inputs) // size)
-
-    return WeightRule((8 * words, inputs), (data, zeros, scales), make)
+    stems = stored.stems(".qweight")
+    return {f"{stem}.weight": _grouped(stored, stem, settings, awq=True) for stem in stems}
 
 
 def gptq(stored: Stored, settings: dict) -> dict[str, WeightRule]:
@@ -59,28 +45,31 @@ def gptq(stored: Stored, settings: dict) -> dict[str, WeightRule]:
     keys = [str(key) for key in dynamic] if isinstance(dynamic, dict) else []
     own = [key for key in keys if not key.startswith("-:")]  # "-:" leaves modules as they are
     stored.only("dynamic", own[0] if own else None, (None,))
-    return {f"{stem}.weight": _gptq(stored, stem, settings) for stem in stored.stems(".qweight")}
+    stems = stored.stems(".qweight")
+    return {f"{stem}.weight": _grouped(stored, stem, settings, awq=False) for stem in stems}
 
 
-def _gptq(stored: Stored, stem: str, settings: dict) -> WeightRule:
+def _grouped(stored: Stored, stem: str, settings: dict, awq: bool) -> WeightRule:
     data, zeros, scales, order = (
         f"{stem}.{part}" for part in ("qweight", "qzeros", "scales", "g_idx")
     )
-    bits = settings["bits"]
-    rows, outputs = stored.matrix(data, ("I32",))
-    inputs = rows * 32 // bits
+    bits = int(settings["bits"])
+    n, places = 32 // bits, AWQ_PLACES if awq else None
+    rows, columns = stored.matrix(data, ("I32",))
+    inputs, outputs = (rows, columns * n) if awq else (rows * n, columns)
     size = _group_size(settings, inputs, stored)
     groups = ceil(inputs / size)
     stored.part(scales, FLOATS, [(groups, outputs)])
-    stored.part(zeros, ("I32",), [(groups, ceil(outputs * bits / 32))])
+    stored.part(zeros, ("I32",), [(groups, ceil(outputs / n))])
     orders = (stored.part(order, INDICES, [(inputs,)]),) if order in stored.headers else ()
 
     def make() -> torch.Tensor:
-        zero = _unpack(stored.read(zeros), bits, 1)[:, :outputs]
-        if not _plain_zeros(zero, bits, settings):
+        zero = _unpack(stored.read(zeros), bits, 1, places)[:, :outputs]
+        if not awq and not _plain_zeros(zero, bits, settings):
             zero = zero.int() + 1 & (1 << bits) - 1  # 0 is stored as the largest integer
         own = _order(stored, order, groups) if orders else torch.arange(inputs) // size
-        return _matrix(_unpack(stored.read(data), bits, 0), stored.read(scales), zero, own)
+        values = _unpack(stored.read(data), bits, 1 if awq else 0, places)
+        return _matrix(values, stored.read(scales), zero, own)
 
     return WeightRule((outputs, inputs), (data, zeros, scales, *orders), make)
 

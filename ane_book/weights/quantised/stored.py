@@ -57,14 +57,14 @@ class Stored:
         """`name`, a part of a quantised tensor. Raises InvalidWeights unless it is stored with one
         of the types and, if they are given, one of the shapes."""
         if name not in self.headers:
-            raise self.error(f"tensor {name} is missing, and the rest of {_stem(name)} is no use")
+            raise self.error(f"tensor {name} is missing, without which the others are no use")
         dtype, shape = self.headers[name]
         if dtype not in dtypes:
             raise self.error(f"tensor {name} is of type {dtype}, not {' or '.join(dtypes)}")
         if shapes is not None and shape not in shapes:
             wanted = " or ".join(str(wanted) for wanted in shapes) or "none that is known"
             raise self.error(
-                f"tensor {name} has shape {shape}, but the rest of {_stem(name)} asks for {wanted}"
+                f"tensor {name} has shape {shape}, but the rest of its matrix asks for {wanted}"
             )
         return name
 
@@ -86,8 +86,3 @@ class Stored:
 
     def error(self, what: str) -> InvalidWeights:
         return InvalidWeights(f"{self.place}: {what}; get the file again")
-
-
-def _stem(name: str) -> str:
-    """The name of the module that a part belongs to."""
-    return name.partition(".weight")[0] if ".weight" in name else name.rpartition(".")[0]

@@ -17,7 +17,9 @@ from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.answer import Result, Stream, common_prefix
+from ane_book.runtime.bundle_text import CUT
 from ane_book.text.chat import Messages
+from ane_serve.markers import kept_apart
 from ane_serve.splitting import Part, Splitting
 from ane_serve.tools.calls import CallPart
 from ane_serve.tools.tools import Calling, cut_call, tool_form
@@ -145,11 +147,12 @@ class ServedSession:
         def encode(prompt: Any, system: str | None, tools: list[dict] | None) -> list[int]:
             return session.encode(prompt, system, ask.plain, tools, ask.effort)
 
-        ids, apart = encode(*told), told if ask.plain else session.kept_apart(told)
-        if list(told) == apart or ask.plain:
+        ids, control = encode(*told), session.control
+        apart = [*told] if ask.plain else kept_apart(told, tuple(control), CUT)
+        if [*told] == apart or session.bundle.manifest.tokenizer.chat_template is None:
             return ids
-        alone = encode(*apart)
-        equal = session.control_tokens(ids) == session.control_tokens(alone)
+        alone, markers = encode(*apart), {*control.values()}
+        equal = [token for token in ids if token in markers] == [t for t in alone if t in markers]
         return ids if equal else alone
 
     def sampling(self, ask: Ask, ids: list[int]) -> dict:

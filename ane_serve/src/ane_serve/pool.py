@@ -114,9 +114,12 @@ def adapted_models(models: list[Model], folders: dict[str, Path]) -> list[Model]
 def _adapted(base: Model, name: str, folder: Path) -> Model:
     assert base.bundle is not None, "one with slots has a bundle"
     adapter = read_adapter(folder, base.bundle)
-    seal = sha256(f"{base.seal} {adapter.digest}".encode()).hexdigest()
+    seal = sha256(base.seal.encode())
+    for arrays in adapter.arrays.values():
+        for array in arrays.values():
+            seal.update(array.data)
     named = f"{base.name}:{name}"
-    return replace(base, name=named, seal=seal, adapter=adapter, base=base.name)
+    return replace(base, name=named, seal=seal.hexdigest(), adapter=adapter, base=base.name)
 
 
 @dataclass

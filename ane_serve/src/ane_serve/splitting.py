@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from ane_book.runtime.streaming import overlap
+from ane_book.runtime.answer import overlap
 from ane_serve.tools.calls import CallPart, CallReader
 from ane_serve.tools.tools import ToolForm, Tools
 

@@ -17,7 +17,7 @@ from ane_book.conversion.plan import Plan, find_config, plan
 from ane_book.conversion.quantize import SCHEMES
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost.work import form_of
+from ane_book.evidence.cost import form_of
 from ane_book.layout import Recurrent, Tail
 from ane_book.models import DecoderConfig, find
 from ane_book.reference import reference_models

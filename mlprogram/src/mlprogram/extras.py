@@ -7,7 +7,8 @@ or names what the extra stands for.
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[3]  # or what else the library lies in
-FOLDERS = {"mlprogram": "./mlprogram", "ane-book": ".", "ane-serve": "./ane_serve"}
+FOLDERS = {"mlprogram": "./mlprogram", "ane-book": "."}  # each needs those before it,
+BUILT_ON = {"ane-families": "./families", "ane-serve": "./ane_serve"}  # and each of these both
 
 
 def missing(purpose: str, needed: str, *names: str) -> str:
@@ -21,7 +22,11 @@ def missing(purpose: str, needed: str, *names: str) -> str:
 def _command(needed: str, names: tuple[str, ...]) -> str:
     distribution, _, extra = needed.rstrip("]").partition("[")
     if (CHECKOUT / "constraints.txt").exists() and (CHECKOUT / "pyproject.toml").exists():
-        *below, own = list(FOLDERS.values())[: list(FOLDERS).index(distribution) + 1]
+        folders = list(FOLDERS.values())
+        if distribution in BUILT_ON:
+            *below, own = *folders, BUILT_ON[distribution]
+        else:
+            *below, own = folders[: list(FOLDERS).index(distribution) + 1]
         own = f'"{own}[{extra}]"' if extra else own
         editable = " ".join(f"-e {each}" for each in (*below, own))
         return f'cd "{CHECKOUT}" && pip install -c constraints.txt {editable}'

@@ -5,7 +5,6 @@ import re
 from ane_book.conversion.plan import plan
 from ane_book.conversion.recipe import make_recipe
 from ane_book.evidence import cost
-from ane_book.evidence.cost.quoted import quoted
 from ane_book.models import read_config
 from ane_book.reference import reference_models
 from mlprogram.ane.cost import find_chip
@@ -25,9 +24,9 @@ def test_a_figure_stands_beside_the_prediction_of_its_chip(name):
     found = QUOTED[name].published
     chip = find_chip(found.chip)
     own = planned(name)
-    lines = dict(cost.facts(own, found.chip))
+    lines = dict(cost.rows(own, found.chip))
     said = lines["published"]
-    assert said == quoted(own, chip)[0]
+    assert said == cost.published(own, chip)[0]
     assert said.startswith(f"{found.tokens_per_second:g} tokens/s on {found.machine} (")
     assert said.endswith(f"512 slots, {len(own.programs)} programs")
     if found.programs:
@@ -38,6 +37,6 @@ def test_a_figure_stands_beside_the_prediction_of_its_chip(name):
 
 def test_of_another_chip_or_another_model_nothing_is_said():
     own = planned("hy-mt")
-    assert quoted(own, find_chip("m4-max")) and not quoted(own, find_chip("m1"))
-    assert "published" not in dict(cost.facts(own, "m1"))
-    assert not quoted(planned("hy-mt", num_hidden_layers=31), find_chip("m4-max"))
+    assert cost.published(own, find_chip("m4-max")) and not cost.published(own, find_chip("m1"))
+    assert "published" not in dict(cost.rows(own, "m1"))
+    assert not cost.published(planned("hy-mt", num_hidden_layers=31), find_chip("m4-max"))

@@ -45,7 +45,7 @@ def same_numbers():
     torch.manual_seed(1)
 
 
-@pytest.fixture(scope="module", params=long_but(BUILDS, "AVX2", "sanitized plain", "NEON"))
+@pytest.fixture(scope="module", params=long_but(BUILDS, "AVX2", "NEON"))
 def program(request, tmp_path_factory) -> list[str]:
     """The command that runs calls of kernels made for an instruction set."""
     level, command = BUILDS[request.param]
@@ -333,7 +333,7 @@ def test_no_value_is_converted_alone(command, tmp_path):
     [
         pytest.param("AVX2", "avx2", False, marks=pytest.mark.long),
         pytest.param("AVX2", "avx512", False, marks=pytest.mark.long),
-        ("plain", "default", False),
+        pytest.param("plain", "default", False, marks=pytest.mark.long),
         ("plain", "avx2", True),
     ],
 )

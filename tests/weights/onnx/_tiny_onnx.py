@@ -27,7 +27,6 @@ class Bundle:
     attention: str = "grouped"  # "packed" qkv, "grouped", "multi" head with RotaryEmbedding
     tied: bool = False
     table: str = "plain"  # of the embedding: "plain", "blocks"
-    apart: bool = False  # the embedding in a file of its own
     external: bool = True
     masked: bool = False  # "multi": by what is added to the scores
     window: int = -1
@@ -297,9 +296,8 @@ def genai(b: Bundle) -> dict:
         "filename": "model.onnx", "head_size": b.D, "hidden_size": b.C, "num_attention_heads": b.H,
         "num_hidden_layers": b.L, "num_key_value_heads": b.K,
     }  # fmt: skip
-    embedding = {"filename": "embedding.onnx"} if b.apart else None
     return {"model": {"type": b.family, "context_length": b.P, "eos_token_id": [256],
-                      "vocab_size": b.V, "decoder": decoder, "embedding": embedding}}  # fmt: skip
+                      "vocab_size": b.V, "decoder": decoder}}  # fmt: skip
 
 
 def write(folder: Path, b: Bundle) -> dict[str, np.ndarray]:
@@ -308,11 +306,6 @@ def write(folder: Path, b: Bundle) -> dict[str, np.ndarray]:
     writer, info = Writer(b), helper.make_tensor_value_info
     ids = info("input_ids", TensorProto.INT64, ["b", "t"])
     x, table = writer.embed()
-    if b.apart:
-        embeds = info(x, writer.kind(), ["b", "t", b.C])
-        save(writer.model([ids], [embeds]), folder / "embedding.onnx", b.external)
-        ids = info("inputs_embeds", writer.kind(), ["b", "t", b.C])
-        x, table = "inputs_embeds", ""
     writer.decoder(x, table)
     inputs = [ids, info("attention_mask", TensorProto.INT64, ["b", "n"])]
     if b.attention == "multi":
@@ -327,15 +320,6 @@ def write(folder: Path, b: Bundle) -> dict[str, np.ndarray]:
     (folder / "tokenizer.json").write_text(byte_level(b.V).json)
     (folder / "genai_config.json").write_text(json.dumps(genai(b)))
     return writer.weights
-
-
-def hugging_face(b: Bundle) -> dict:
-    return {
-        "model_type": b.family, "hidden_size": b.C, "intermediate_size": b.F, "vocab_size": b.V,
-        "num_hidden_layers": b.L, "num_attention_heads": b.H, "num_key_value_heads": b.K,
-        "head_dim": b.D, "rms_norm_eps": b.epsilon, "rope_theta": b.theta,
-        "max_position_embeddings": b.P, "tie_word_embeddings": b.tied, "eos_token_id": 256,
-    }  # fmt: skip
 
 
 def edit(path: Path, change) -> None:
@@ -353,9 +337,7 @@ class Runtime:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
-        names = sorted(folder.glob("*.onnx"))  # embedding.onnx, where it is, and model.onnx
-        *embed, self.session = (onnxruntime.InferenceSession(path, options) for path in names)
-        self.embed = embed[0] if embed else None
+        self.session = onnxruntime.InferenceSession(folder / "model.onnx", options)
         self.head_dim, self.inputs = head_dim, self.session.get_inputs()
         self.reset()
 
@@ -372,8 +354,6 @@ class Runtime:
         self.count += len(token_ids)
         feed = {"input_ids": ids, "attention_mask": np.ones((1, self.count), np.int64),
                 "position_ids": np.arange(past, self.count)[None], **self.past}  # fmt: skip
-        if self.embed is not None:
-            feed["inputs_embeds"] = self.embed.run(None, {"input_ids": ids})[0]
         wanted = {value.name for value in self.inputs}
         found = self.session.run(None, {k: v for k, v in feed.items() if k in wanted})
         named = dict(zip((o.name for o in self.session.get_outputs()), found, strict=True))

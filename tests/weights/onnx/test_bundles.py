@@ -29,7 +29,6 @@ FORMS = {
     "qwen3 multi-head by a mask": Bundle("qwen3", attention="multi", masked=True),
     "phi3": Bundle("phi3", R=16, bits=8, attention="packed", window=24),
     "mistral": Bundle("mistral", window=24),
-    "embeddings apart": Bundle(apart=True),
     "all in one file": Bundle(external=False, zeros="packed"),
 }
 RUN = ("fp16 multi-head", "qwen2", "qwen3 multi-head by a mask", "phi3")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ane_book.host import MASKED
 from ane_book.models.base.experts import Experts
-from ane_book.models.base.layers import DecoderBlock, in_half, projection
+from ane_book.models.base.projection import Projection
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
@@ -50,47 +50,6 @@ class TopGates(nn.Module):
         return F.softmax(torch.where(chosen(scores, self.k), scores, hidden), dim=1)
 
 
-class SoftmaxRouter(nn.Module):
-    """Gates of the k experts with the largest scores: their shares of a softmax, over these k where
-    `normed`, else over all experts."""
-
-    def __init__(self, C: int, experts: int, k: int, normed: bool):
-        super().__init__()
-        self.scores, self.k, self.normed = projection(C, experts), k, normed
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x (1, C, 1, T) -> gates (1, E, 1, T)."""
-        scores = self.scores(x)
-        if self.normed:
-            return TopGates(self.k)(scores)
-        return of_chosen(F.softmax(scores, dim=1), chosen(scores, self.k))
-
-
-class SigmoidRouter(nn.Module):
-    """Gates that are sigmoids of the scores, for the k experts that are chosen by gate plus bias.
-
-    A bias balances the experts' load and is no part of the gate. normed: each token's gates are
-    divided by their sum. scale: what all are multiplied by then.
-    """
-
-    def __init__(
-        self, C: int, experts: int, k: int, normed: bool, *, biased: bool, scale: float = 1.0
-    ):
-        super().__init__()
-        self.scores, self.k, self.normed = projection(C, experts), k, normed
-        self.balance = nn.Parameter(torch.zeros(1, experts, 1, 1)) if biased else None
-        self.scale = in_half(scale)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x (1, C, 1, T) -> gates (1, E, 1, T)."""
-        shares = torch.sigmoid(self.scores(x))
-        by = shares if self.balance is None else shares + self.balance
-        gates = of_chosen(shares, chosen(by, self.k))
-        if self.normed:
-            gates = gates / (gates.sum(dim=1, keepdim=True) + 1e-6)
-        return gates if self.scale == 1.0 else gates * self.scale
-
-
 def of_chosen(gates: Tensor, taken: Tensor) -> Tensor:
     """Gates (1, E, 1, T) where `taken` (1, E, 1, T) is true, and 0 elsewhere."""
     return torch.where(taken, gates, torch.zeros(1, gates.shape[1], 1, 1, dtype=gates.dtype))
@@ -112,8 +71,8 @@ class ExpertGroup(nn.Module):
     ):
         super().__init__()
         self.n, self.width, self.activation, self.apart = n, width, activation, apart
-        self.gate_up = projection(C, 2 * n * width, biases)
-        self.down = projection(n * width, C, biases and apart)
+        self.gate_up = Projection(C, 2 * n * width, biases)
+        self.down = Projection(n * width, C, biases and apart)
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         """x (1, C, 1, T), gates (1, n, 1, T) -> (1, C, 1, T)."""
@@ -137,7 +96,7 @@ class Mixture(nn.Module):
         self.groups = nn.ModuleList(
             ExpertGroup(C, width, n, activation, biases, apart) for n in self.sizes
         )
-        self.bias = projection(experts.count, C) if biases and not apart else None
+        self.bias = Projection(experts.count, C) if biases and not apart else None
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         """x (1, C, 1, T), gates (1, E, 1, T) -> (1, C, 1, T)."""
@@ -152,25 +111,3 @@ class Mixture(nn.Module):
             said = group(x, part)
             y = y + said
         return y
-
-
-class MixtureBlock(nn.Module):
-    """A layer of a dense decoder whose feed-forward is a mixture of experts instead.
-
-    dense: that layer, of which attention, or what stands in its place, and the norms before both
-    parts are taken. router: maps x (1, C, 1, T) to gates (1, E, 1, T).
-    """
-
-    def __init__(self, dense: DecoderBlock, router: nn.Module, mixture: nn.Module):
-        super().__init__()
-        self.before_attention, self.attention = dense.before_attention, dense.attention
-        self.before_feed_forward = dense.before_feed_forward
-        self.router, self.mixture = router, mixture
-
-    def forward(self, hidden, *given):
-        """hidden (1,C,1,T), what attention takes beside it -> hidden, what it returns beside what
-        it adds."""
-        y, *new = self.attention(self.before_attention(hidden), *given)
-        hidden = hidden + y
-        x = self.before_feed_forward(hidden)
-        return hidden + self.mixture(x, self.router(x)), *new

@@ -20,7 +20,7 @@ from threading import Timer
 from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
-from ane_book.errors import InvalidInput, ServerError
+from ane_book.errors import AneBookError, InvalidInput
 from ane_serve.bench.answer import TimedAnswer, timed
 from ane_serve.bench.prompts import Prompt
 
@@ -28,6 +28,10 @@ MOST_LINE = 1 << 20  # bytes of a line of a stream, or of a whole answer that is
 MOST_STREAM = 1 << 26  # bytes of a stream
 CONNECT_S = 10.0  # seconds for a server to take a connection
 FACTS = ("usage", "timings", "stats", "prefill_tps", "decode_tps")  # in a stream, beside the text
+
+
+class ServerError(AneBookError):
+    """A server that was asked by its URL did not answer as OpenAI's API has it."""
 
 
 class Server:

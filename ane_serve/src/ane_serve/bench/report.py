@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from ane_book import device
 from ane_serve.bench.answer import TimedAnswer
+from mlprogram import machine
 
 FORMAT = "ane-book bench 1"
 NARROW = 75  # columns of a terminal, below which headings are short
@@ -78,7 +78,7 @@ class BenchReport:
     repeats: int
     sampling: dict
     machine: dict[str, str] = field(
-        default_factory=lambda: {"chip": device.chip(), "system": device.system()}
+        default_factory=lambda: {"chip": machine.chip(), "system": machine.system()}
     )
 
     def ratios(self, other: BenchSubject) -> dict[str, dict[str, float | None]]:

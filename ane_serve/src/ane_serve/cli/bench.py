@@ -6,7 +6,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
-from ane_book.cli.load import Opening, load
+from ane_book.cli.load import load
 from ane_book.cli.terminal import RECIPE
 from mlprogram.cli.options import AsJson, Precision
 from mlprogram.progress import progress_bar
@@ -38,8 +38,8 @@ Key = Annotated[str | None, typer.Option(envvar="ANE_BOOK_API_KEY", help="Goes t
 Some = Annotated[list[Names] | None, typer.Option(help="Some of the five alone.")]
 
 
-@options.takes("Recipe", *RECIPE)
-@options.takes("Sampling", "max_tokens", "temperature", "top_p", "seed")
+@options.takes(options.Recipe, *RECIPE)
+@options.takes(options.Sampling, "max_tokens", "temperature", "top_p", "seed")
 def bench_command(
     recipe: dict,
     sampling: dict,
@@ -67,8 +67,7 @@ def bench_command(
         raise typer.BadParameter("give a model, --url, or both")
     asked: list[Asked] = [bench.Server(one, url_model, api_key, timeout) for one in url or ()]
     if model is not None:
-        how = Opening(precision=precision, backend=backend, force=force)
-        session = load(model, "text-generation", how, **recipe)
+        session = load(model, "text-generation", precision, backend, force, **recipe)
         asked.insert(0, bench.InProcess(session))
     prompts = [one for one in bench.PROMPTS if not prompt or one.name in prompt]
     mark = SystemRandom().randrange(1000)

@@ -5,17 +5,17 @@ from importlib.util import find_spec
 from pathlib import Path
 import re
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ane_book.cli import options
 from ane_book.cli.load import task_of
 from ane_book.errors import InvalidInput
 from mlprogram.cli.options import Precision
 from mlprogram.extras import missing
+from mlprogram.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:
-    from ane_book.bundle import Bundle
     from ane_serve.pool import Model
 
 
@@ -103,15 +103,22 @@ def serve(
     _check(host, api_key, api_keys, socket, cors or [])
     _check_tasks(models, socket, stdin)
     folders = _folders(adapter or [], alone=stdin or cluster is not None)
+    from ane_book.runtime import choose_backend
     from mlprogram.machine import parse_bytes
 
     limit = None if memory is None else parse_bytes(memory)
-    how = _how(precision, backend, force)
+    named = None if backend == "auto" else backend
+    choose_backend(named, precision)  # refused before a conversion, not after it
     with ExitStack() as stack:
         slots = 1 if cluster is None else _join(cluster, stack)
-        found = [_model(each, cluster is not None, **how) for each in models]
+        how = {"precision": precision, "backend": named, "force": force}
+        found = [_model(each, cluster is not None, how) for each in models]
         if stdin:
-            return _answer_stdin(*found)
+            from ane_serve.json_lines import answer_lines
+
+            for line in answer_lines(sys.stdin, *found[0].slots()[:1]):
+                print(line, flush=True)
+            return
         from ane_serve.app import create_app
         from ane_serve.keys import read_keys
         from ane_serve.pool import adapted_models
@@ -192,23 +199,6 @@ def _folders(adapters: list[str], alone: bool) -> dict[str, Path]:
     return folders
 
 
-def _how(precision: str, backend: str, force: bool) -> dict[str, str | bool | None]:
-    """The options of opening models; refuses an unavailable backend before a conversion."""
-    from ane_book.runtime import choose_backend
-
-    chosen = None if backend == "auto" else backend
-    choose_backend(chosen, precision)
-    return {"precision": precision, "backend": chosen, "force": force}
-
-
-def _answer_stdin(model: "Model") -> None:
-    """Answer each line of stdin with a line on stdout."""
-    from ane_serve.json_lines import answer_lines
-
-    for line in answer_lines(sys.stdin, *model.slots()[:1]):
-        print(line, flush=True)
-
-
 def _join(address: str, stack: ExitStack) -> int:
     """Join a cluster until the stack closes; return its number of machines."""
     from ane_serve.cluster.connection import joined, machines
@@ -227,22 +217,21 @@ def _place(given: str) -> tuple[str | None, str]:
     return name, place
 
 
-def _model(given: str, is_cut: bool, **how: str | bool | None) -> "Model":
-    """Open the model that an argument of the command line names, converting it if necessary."""
+def _model(given: str, is_cut: bool, how: dict[str, Any]) -> "Model":
+    """Open the model that an argument of the command line names, converting it if necessary.
+
+    is_cut: over the machines of a cluster, where it generates text. how: as `bundle_model` takes.
+    """
     import ane_book
     from ane_book.bundle import Bundle
-    from mlprogram.progress import progress_bar
+    from ane_serve.pool import TEXT, bundle_model
 
     name, place = _place(given)
     if Path(place, "manifest.json").exists():
-        return _served(Bundle.open(place), name, is_cut, **how)
-    with progress_bar() as progress:
-        return _served(ane_book.convert(place, progress=progress), name, is_cut, **how)
-
-
-def _served(bundle: "Bundle", name: str | None, is_cut: bool, **how) -> "Model":
-    from ane_serve.pool import TEXT, bundle_model
-
+        bundle = Bundle.open(place)
+    else:
+        with progress_bar() as progress:
+            bundle = ane_book.convert(place, progress=progress)
     if not is_cut or bundle.manifest.task != TEXT:
         return bundle_model(bundle, name, **how)
     from ane_serve.cluster.pipeline import ClusterPipeline

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import weakref
 
 from ane_book.bundle import Bundle, opened
-from ane_book.errors import InvalidInput, MachineLost
+from ane_book.errors import InvalidInput
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import choose_backend
 from ane_book.runtime.model_runner import ModelRunner
 from ane_book.runtime.session import Session
 from ane_serve.cluster.layout import units
-from ane_serve.cluster.placement import PlacedStage, Stages, place, result
+from ane_serve.cluster.placement import MachineLost, PlacedStage, Stages, place, result
 import numpy as np
 
 RETRIES = 2  # losses that one call survives
@@ -173,7 +173,7 @@ class FarRunner(ModelRunner):
     """Runs a model whose layers are on other machines."""
 
     def __init__(self, pipeline: ClusterPipeline):
-        super().__init__(pipeline.bundle, pipeline.backend, shards=())
+        super().__init__(pipeline.bundle, pipeline.backend, steps=[])
         self._pipeline = pipeline
         self.clear()
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from ane_book.bundle import Bundle
-from ane_book.errors import AneBookError, InvalidInput, MachineLost
+from ane_book.errors import AneBookError, InvalidInput
 from ane_serve.cluster.connection import machines
 from ane_serve.cluster.files import pieces
 from ane_serve.cluster.layout import cut, sizes
@@ -24,6 +24,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 #: that several models find room: they take turns, as programs on one Neural Engine do.
 CPU = 0.1
 WAIT, TRY = 60, 5  # seconds for free nodes, in all and until the nodes are counted again
+
+
+class MachineLost(AneBookError):
+    """A machine of a cluster is gone, and what it was at work on could not go on elsewhere."""
 
 
 @dataclass(frozen=True)

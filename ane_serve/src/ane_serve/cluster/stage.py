@@ -7,6 +7,7 @@ Letters: C hidden size, R rows of a value, T tokens of a call, n of it that are 
 """
 
 from collections.abc import Iterable
+from copy import copy
 from pathlib import Path
 import platform
 
@@ -14,9 +15,8 @@ from ane_book import __version__
 from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
 from ane_book.runtime.backends import choose_backend
-from ane_book.runtime.inputs import HostInputs
-from ane_book.runtime.model_runner import check_memory
-from ane_book.runtime.shards import Shard, load_steps
+from ane_book.runtime.model_runner import HostInputs, kept_bytes
+from ane_book.runtime.shards import ShardRunner, Steps, check_memory, load_steps
 from ane_serve.cluster.files import Files
 from ane_serve.cluster.layout import crossing, units
 import mlprogram
@@ -27,7 +27,7 @@ class Stage:
     """Some units of a bundle (`ane_serve.cluster.layout`), one after the other, on this machine."""
 
     def __init__(self) -> None:
-        self._caches: dict[int, Shard] = {}
+        self._caches: dict[int, Steps] = {}
 
     def facts(self) -> dict[str, str]:
         """Versions, which have to be the same everywhere, and how many sessions have caches."""
@@ -44,7 +44,7 @@ class Stage:
         self._manifest = Manifest.model_validate_json(manifest)
         self._parts = [part for parts in units(self._manifest)[first:last] for part in parts]
         self._given = list(crossing(self._manifest, last))
-        check_memory(self._manifest, self._parts)
+        check_memory(self._manifest, kept_bytes(self._manifest, self._parts))
         packages = [part.package for part in self._parts]
         self._files = Files(Path(path), manifest, self._manifest, packages)
         return self._files.missing()
@@ -69,7 +69,7 @@ class Stage:
             import torch
 
             torch.set_num_threads(threads)
-        self._loaded = Shard(load_steps(bundle, chosen, self._parts))
+        self._loaded = load_steps(bundle, chosen, self._parts)
         self._inputs = HostInputs(bundle, chosen.dtype)
         return chosen.name
 
@@ -89,9 +89,19 @@ class Stage:
         for old in ended:
             self._caches.pop(old, None)
         if session not in self._caches:
-            self._caches[session] = self._loaded.another()
+            self._caches[session] = _another(self._loaded)
         n, T = next(iter(values.values())).shape[3], self._inputs.tokens(function)
         padded = {k: np.pad(v, [(0, 0)] * 3 + [(0, T - n)]) for k, v in values.items()}
-        inputs = self._inputs.around(function, position) | padded
-        outputs = self._caches[session].run(function, inputs, n)
-        return {name: outputs[name][..., :n].copy() for name in self._given}
+        values = self._inputs.around(function, position) | padded
+        for step in self._caches[session]:
+            step.run(function, values, n)
+        return {name: values[name][..., :n].copy() for name in self._given}
+
+
+def _another(steps: Steps) -> Steps:
+    """The same programs with empty caches, for another session."""
+    copies = [copy(step) for step in steps]
+    for step in copies:
+        if isinstance(step, ShardRunner):
+            step.start()
+    return copies

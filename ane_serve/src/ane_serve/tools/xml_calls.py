@@ -18,7 +18,7 @@ import json
 import re
 
 from ane_book.errors import InvalidInput
-from ane_book.runtime.streaming import overlap
+from ane_book.runtime.answer import overlap
 from ane_serve.tools.calls import ArgumentReader, CallPart
 
 STOP = "\n</parameter>"

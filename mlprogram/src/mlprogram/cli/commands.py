@@ -1,19 +1,14 @@
-"""A command line whose commands get their options when they are called.
-
-The list of commands needs their names and docstrings alone. Options may be made from records that
-take longer to import than all else that `--help` does.
-"""
+"""A command line of functions, and what it tells of an interrupt."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-import inspect
 import signal
 import sys
 from typing import Annotated, Any, ClassVar
 
 from mlprogram.errors import InvalidInput, printable
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 
 def command_line(
@@ -21,16 +16,15 @@ def command_line(
     version: str,
     commands: Mapping[str, Callable[..., Any]],
     absent: Mapping[str, str] | None = None,
-    completed: Callable[[Callable], Callable] = lambda function: function,
 ) -> typer.Typer:
     """A command with subcommands: functions by name, whose docstrings are their help.
 
-    absent: names of subcommands that are not here, and the one line that says why. completed:
-    gives a function the options that its signature lacks. version: what --version prints.
+    absent: names of subcommands that are not here, and the one line that says why. version: what
+    --version prints.
     """
 
     class Commands(_Commands):
-        functions, missing, complete = dict(commands), dict(absent or {}), staticmethod(completed)
+        missing: ClassVar = dict(absent or {})
 
     app = typer.Typer(
         cls=Commands,
@@ -53,27 +47,21 @@ def command_line(
     ) -> None:
         """What goes before every command."""
 
+    for name, function in commands.items():
+        app.command(name)(function)
     return app
 
 
 class _Commands(TyperGroup):
-    """All commands by name and help; the one that is called, with its options."""
+    """Commands, and the names of those that are not here."""
 
-    functions: ClassVar[dict[str, Callable]]
     missing: ClassVar[dict[str, str]]
-    complete: Callable[[Callable], Callable]
-
-    def __init__(self, **attributes: Any):
-        super().__init__(**attributes)
-        for name, function in self.functions.items():
-            self.add_command(TyperCommand(name, help=inspect.getdoc(function)))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         """The name and the command that the arguments begin with, and the rest of them."""
         if args[0] in self.missing:
             raise InvalidInput(self.missing[args[0]])
-        name, _, rest = super().resolve_command(ctx, args)
-        return name, None if name is None else self._whole(name), rest
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; what it notes of an interrupt is told on stderr."""
@@ -84,14 +72,6 @@ class _Commands(TyperGroup):
                 for note in getattr(end, "__notes__", ()):
                     print(printable(note), file=sys.stderr)
             raise
-
-    def _whole(self, name: str) -> Any:
-        """A command with its options."""
-        alone = typer.Typer(
-            add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-        )
-        alone.command(name)(self.complete(self.functions[name]))
-        return typer.main.get_command(alone)
 
 
 @contextmanager

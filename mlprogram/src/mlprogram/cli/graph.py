@@ -10,22 +10,22 @@ import typer
 
 Precision = Annotated[
     Literal["fp16", "fp32"] | None,
-    typer.Option(help="Of an .onnx graph: what it computes in.  [default: fp16]"),
+    typer.Option(help="What it computes in.  [default: fp16]"),
 ]
 Shapes = Annotated[
     list[str] | None,
-    typer.Option("--shape", help="Of an .onnx graph: the sizes of an input, x=1,3,224,224."),
+    typer.Option("--shape", help="The sizes of an input, x=1,3,224,224."),
 ]
 Check = Annotated[
     bool | None,
     typer.Option(
         "--check/--no-check",
-        help="Of an .onnx graph: hold what was made to ONNX Runtime.  [default: check]",
+        help="Hold what was made to ONNX Runtime.  [default: check]",
     ),
 ]
 Inputs = Annotated[
     Path | None,
-    typer.Option(help="Of an .onnx graph: a .npz file of arrays to check with; else random ones."),
+    typer.Option(help="A .npz file of arrays to check with; else random ones."),
 ]
 
 
@@ -43,31 +43,18 @@ def convert_command(
     Prints its path. The package is then run and held to ONNX Runtime; what came of it is on stderr,
     a line each for its precision and for fp32, and changes no exit code.
     """
-    convert_onnx(graph, out, force, precision, shape, check, inputs)
-
-
-def convert_onnx(
-    model: str,
-    out: Path | None,
-    force: bool,
-    precision: Literal["fp16", "fp32"] | None,
-    shapes: list[str] | None,
-    check: bool | None,
-    inputs: Path | None,
-) -> None:
-    """Convert the graph, print the package's path, and report the check's result on stderr."""
     from mlprogram.onnx.graph import convert_graph
     from mlprogram.package.description import load_inputs
 
-    if not Path(model).is_file():
-        raise InvalidInput(f"{model}: not a file")
+    if not Path(graph).is_file():
+        raise InvalidInput(f"{graph}: not a file")
     if out is None:
-        raise InvalidInput(f"name the package to make of {model}, as in --out model.mlpackage")
+        raise InvalidInput(f"name the package to make of {graph}, as in --out model.mlpackage")
     arrays = load_inputs(inputs) if inputs else None  # before the work, should there be none
-    convert_graph(model, out, precision or "fp16", _parsed(shapes or []), force=force)
+    convert_graph(graph, out, precision or "fp16", _parsed(shape or []), force=force)
     print(out, flush=True)
     if check is not False:
-        _check(model, out, arrays)
+        _check(graph, out, arrays)
 
 
 def _check(model: str, package: Path, arrays: dict | None) -> None:

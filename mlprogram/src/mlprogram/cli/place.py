@@ -15,27 +15,29 @@ if TYPE_CHECKING:
     from mlprogram.ane.placement import Placement
 
 
-Failing = Literal["cpu", "depends", "never"]
+Chip = Annotated[
+    str,
+    typer.Option(
+        help="m2, m4, m6: their estimates are published. m1, m3, m5, a15 to a19 and their "
+        "pro and max, any: the M4's, widened."
+    ),
+]
+Ops = Annotated[bool, typer.Option("--ops", help="Show every op.")]
+Failing = Annotated[
+    Literal["cpu", "depends", "never"],
+    typer.Option(help="Exit code 1 where a verdict is the CPU; depends: or where one depends."),
+]
 SHOWN = 4  # edits and open questions that a summary shows
 WIDTH = 80
 
 
 def place_command(
     path: options.Packages,
-    chip: Annotated[
-        str,
-        typer.Option(
-            help="m2, m4, m6: their estimates are published. m1, m3, m5, a15 to a19 and their "
-            "pro and max, any: the M4's, widened."
-        ),
-    ] = "m4",
+    chip: Chip = "m4",
     function: options.FunctionName = None,
-    ops: Annotated[bool, typer.Option("--ops", help="Show every op.")] = False,
+    ops: Ops = False,
     as_json: options.AsJson = False,
-    fail_on: Annotated[
-        Failing,
-        typer.Option(help="Exit code 1 where a verdict is the CPU; depends: or where one depends."),
-    ] = "never",
+    fail_on: Failing = "never",
 ) -> None:
     """Predict which ops Core ML runs on the Neural Engine.
 

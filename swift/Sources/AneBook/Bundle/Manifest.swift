@@ -1,9 +1,9 @@
 /// `manifest.json`: what a bundle is for, its programs as they are, and what the host does.
 ///
-/// The contract, with the meaning of each field, is the Python class `ane_book.bundle.Manifest` and
-/// `research/manifest.schema.json`. Letters: C hidden size, T tokens of a call, S slots of the
-/// cache, n layers of a package, K key/value heads, D head size, V vocabulary; R channels and W
-/// columns of a tail.
+/// How a host runs a bundle by it is in `research/manifest.md`, the meaning of each field in the
+/// Python class `ane_book.bundle.Manifest` and `research/manifest.schema.json`. Letters: C hidden
+/// size, T tokens of a call, S slots of the cache, n layers of a package, K key/value heads, D head
+/// size, V vocabulary; R channels and W columns of a tail.
 public struct Manifest: Codable, Sendable {
     static let format = "ane-book bundle 6"
 

@@ -1,6 +1,6 @@
 import Foundation
 
-/// Replays calls that Python wrote down (`ane_book.runtime.recording`), with no program at all.
+/// Replays calls that Python wrote down (`swift_tables.recording`), with no program at all.
 ///
 /// Every call has to be the next one of the recording, with the same inputs to the bit: so a test
 /// holds a host to Python's without Core ML, and without Python.

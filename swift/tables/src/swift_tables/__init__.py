@@ -4,6 +4,7 @@ shapes.py      which tokenizers there are tables for
 characters.py  the tables of characters
 packed.py      a tokenizer as one file of tables, tokenizer.bin
 segments.py    a chat template as the texts around contents
+recording.py   what a session passes to its programs, for the tests of an app
 """
 
 from ane_book.bundle import Bundle

@@ -1,0 +1,46 @@
+"""One number per fact: where built pages count one thing in several places, they give one number.
+
+Numbers about the engine are held to the registry in test_book_claims.py. These are counts, which
+cells compute: each by another sum, if nobody looks.
+"""
+
+from functools import cache
+import re
+
+from _site import PAGES, SITE, needs_site
+from ane_book_pages import sources
+from bs4 import BeautifulSoup
+from mlprogram.ane import cost
+import pytest
+
+pytestmark = needs_site
+
+CLAIMS = {**sources.everything(), **cost.chips()}
+CONFLICTING = [claim for claim in CLAIMS.values() if claim.grade == "conflicting"]
+COUNTS = {  # what it is: the words around it, the numbers that they may have
+    "claims": (r"(\d+) claims about the ANE|of the (\d+) on Every claim", {len(CLAIMS)}),
+    "conflicts": (r"on Every claim, (\d+) are graded conflicting", {len(CONFLICTING)}),
+    # a decode call of SmolLM2's layers, and with its head
+    "operations": (r"\b(1,2\d\d) operations\b", {1_242, 1_250}),
+    "the mask": (r"−(1e4|[1-9]0,000)\b", {40_000, 30_000}),  # the second in graphs of others
+}
+
+
+@cache
+def prose(page: str) -> str:
+    """The page's sentences: no code, no output of code, no table."""
+    article = BeautifulSoup((SITE / f"{page}.html").read_text("utf-8"), "html.parser").article
+    for part in article.select("pre, table, script, style, .ane-claim"):
+        part.decompose()
+    return re.sub(r"\s+", " ", article.get_text())
+
+
+@pytest.mark.parametrize("what", COUNTS)
+def test_a_count_is_the_same_wherever_it_stands(what):
+    pattern, right = COUNTS[what]
+    found = {}
+    for page in PAGES:
+        for groups in re.finditer(pattern, prose(page)):
+            text = next(filter(None, groups.groups()))
+            found.setdefault(float(text.replace(",", "")), set()).add(page)
+    assert found and set(found) <= right, found
