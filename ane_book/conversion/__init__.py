@@ -50,7 +50,7 @@ def convert(
         cache.mark_used(bundle.path)
         return bundle
     from ane_book.conversion.build import BundleBuilder
-    from ane_book.conversion.quantize import scheme_warning
+    from ane_book.conversion.quantize.schemes import scheme_warning
     from ane_book.conversion.recipe import make_recipe
     from ane_book.models import read_config
 

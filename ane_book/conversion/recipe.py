@@ -1,7 +1,7 @@
 """Make the recipe of a conversion from its options, so that it fits the model."""
 
 from ane_book.bundle import Bundle
-from ane_book.conversion.quantize import STORED, find_scheme
+from ane_book.conversion.quantize.schemes import STORED, find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.lora import targets

@@ -14,7 +14,8 @@ from ane_book.cli import app
 from ane_book.conversion import reference_models
 from ane_book.conversion.plan import find_config, plan, report
 from ane_book.conversion.plan.programs import blob_bytes
-from ane_book.conversion.quantize import SCHEMES, encode
+from ane_book.conversion.quantize.encoded import encode
+from ane_book.conversion.quantize.schemes import SCHEMES
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import (
     InvalidWeights,

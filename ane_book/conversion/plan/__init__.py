@@ -33,7 +33,7 @@ from ane_book.conversion.plan.programs import (
     layer_blobs,
 )
 from ane_book.conversion.plan.wired import WiredBytes
-from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme
+from ane_book.conversion.quantize.schemes import SCHEMES, Scheme, find_scheme
 from ane_book.conversion.stores import stores
 from ane_book.errors import InvalidInput
 from ane_book.layout import CallShape, Kept, Rows

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, prod
 
-from ane_book.conversion.quantize import SCHEMES, Scheme
+from ane_book.conversion.quantize.schemes import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.architecture import FULL, TensorSpec
@@ -155,7 +155,7 @@ def cut_pooled(config: DecoderConfig) -> tuple[Program, ...]:
 
 
 def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
-    """Bytes of each operand of a projection's weight (O, C, ...), as `quantize.encode` makes it.
+    """Bytes of each operand of a projection's weight (O, C, ...), as `encoded.encode` makes it.
 
     With "auto" it is the matrix's share of the budget, which all together do not exceed.
     """

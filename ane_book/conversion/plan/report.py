@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ane_book.conversion.plan.expert_choices import crossing
-from ane_book.conversion.quantize import loss_of, scheme_warning
+from ane_book.conversion.quantize.schemes import loss_of, scheme_warning
 from ane_book.layout import Recurrent, Tail
 from mlprogram.ane.claims import find
 

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ane_book.conversion.quantize import Encoded, find_scheme
+from ane_book.conversion.quantize.encoded import Encoded
+from ane_book.conversion.quantize.schemes import find_scheme
 from ane_book.conversion.write.activations import silu_by_tanh
 from ane_book.conversion.write.experts import Parted, Pieces
 from ane_book.conversion.write.frame import Frame

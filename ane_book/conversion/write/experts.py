@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ane_book.conversion.quantize import Scheme
+from ane_book.conversion.quantize.schemes import Scheme
 from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.norms import operands
 from ane_book.conversion.write.program import PackageWriter
