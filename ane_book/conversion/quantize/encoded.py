@@ -53,22 +53,10 @@ class Encoded:
 
     def weight(self) -> Tensor:
         """The weight that the op gives back: fp16 numbers, as float32."""
+        from mlprogram.ops import OPS  # all of them, and a conversion needs none
+
         arrays = {key: torch.from_numpy(array) for key, (_, array) in self.operands.items()}
-        if "val" in arrays:
-            return arrays["val"].float()
-        if "lut" in arrays:
-            palettes = arrays["lut"].float().flatten(1)  # (G, P)
-            indices = arrays["indices"].reshape(len(palettes), -1).long()
-            return palettes.gather(1, indices).reshape(self.shape)
-
-        def each(key: str) -> Tensor:
-            """Repeat a scale or offset for each weight that shares it."""
-            shared = arrays[key].half()
-            rows, columns = (n // m for n, m in zip(self.shape[:2], shared.shape[:2], strict=True))
-            return shared.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
-
-        offset = each("offset") if "offset" in arrays else 0
-        return ((arrays["data"].half() - offset) * each("scale")).float()
+        return (arrays["val"] if self.op == "const" else OPS[self.op].function(**arrays)).float()
 
 
 def encode(weight: Tensor, scheme: Scheme) -> Encoded:
