@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ane_book.conversion.build import BundleBuilder, Progress
     from ane_book.weights import WeightSource
 
-__all__ = ["convert", "kept", "reference_models"]
-
 ELSEWHERE = "name another folder, or another cache by ANE_BOOK_CACHE"
 
 

@@ -184,7 +184,7 @@ class TestNotes:
             (QWEN, {"quant": "auto:6"}, "not measured on .* and more of it to calibrate"),
             (QWEN, {"functions": "one"}, "each package has one function, .* for caches among it"),
             (QWEN, {"lora_slots": 16}, "for caches and .* MB for an adapter in either"),
-            ("privacy-filter", {"experts": "dispatch"}, r"as much as packed from \d+ tokens"),
+            ("privacy-filter", {"experts": "dispatch"}, r"packed: \d+ programs?; \d+ calls?, "),
             ("all-minilm-l6-v2", {}, r"1 dispatches, up to \d+ tokens"),
         ],
     )

@@ -30,6 +30,7 @@ from ane_book.conversion.plan.programs import (
     cut_head,
     cut_pooled,
     cut_shards,
+    fused,
     layer_blobs,
 )
 from ane_book.conversion.quantize.schemes import SCHEMES, Scheme, find_scheme
@@ -44,8 +45,6 @@ from ane_book.reference import find_reference, reference_models
 from ane_book.weights import open_source, read_config
 from ane_book.weights.safetensors import read_folder
 import numpy as np
-
-__all__ = ["Plan", "Program", "find_config", "plan"]
 
 #: Bytes of memory that a conversion holds beside a model: Python, torch, and coremltools, which is
 #: not imported (140 MB less) where the lowered blocks are in the cache. Measured on Linux.
@@ -205,8 +204,7 @@ class Plan:
     def axes(self) -> list[int]:
         """The axes of a layer's weights, fused as in the program."""
         parameters = find(self.config.architecture).parameters(self.config).values()
-        shapes = [(sum(p.given[0] for p in parts), *parts[0].given[1:]) for parts in parameters]
-        return [axis for shape in shapes for axis in shape]
+        return [axis for parts in parameters for axis in fused(parts)]
 
     @property
     def memory_bytes(self) -> int:

@@ -185,16 +185,15 @@ def layer_blobs(
     has: whether a parameter is one of those, by its name.
     """
     parameters = find(config.architecture).parameters(config, kind).items()
-    own = [parts for name, parts in parameters if has(name)]
-    return [blob for parts in own for blob in _blobs(parts, scheme)]
+    plain, blobs = SCHEMES["none"], list[int]()
+    for shape in (fused(parts) for name, parts in parameters if has(name)):
+        blobs += blob_bytes(shape, scheme if len(shape) == 2 else plain)  # matrices alone
+    return blobs
 
 
-def _blobs(parts: tuple[TensorSpec, ...], scheme: Scheme) -> list[int]:
-    """Bytes of every blob of one parameter."""
-    inputs = parts[0].given[1:]
-    rows = sum(part.given[0] for part in parts)
-    chosen = scheme if len(inputs) == 1 else SCHEMES["none"]  # only matrices are compressed
-    return blob_bytes((rows, *inputs), chosen)
+def fused(parts: tuple[TensorSpec, ...]) -> tuple[int, ...]:
+    """The shape of a parameter, whose parts are stacked."""
+    return sum(part.given[0] for part in parts), *parts[0].given[1:]
 
 
 def end_blobs(config: DecoderConfig, end: str) -> list[int]:
