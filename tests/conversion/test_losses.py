@@ -6,7 +6,7 @@ import re
 
 from _command import ane_book as command
 import ane_book
-from ane_book.conversion.quantize import LOSSES, percent, scheme_warning
+from ane_book.conversion.quantize.schemes import LOSSES, percent, scheme_warning
 from ane_book.errors import SchemeWarning, UnknownModel
 import pytest
 
