@@ -30,8 +30,8 @@ from mlprogram.cli import options as program_options
 from mlprogram.cli.commands import command_line, told_to_end
 from mlprogram.cli.diff import diff_command
 from mlprogram.cli.explain import explain_command
-from mlprogram.cli.options import AsJson, FunctionName, InputSeed
-from mlprogram.cli.programs import Out, save_command
+from mlprogram.cli.options import AsJson
+from mlprogram.cli.programs import save_command
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
 import typer
@@ -152,39 +152,23 @@ def embed(
 
 def inspect_command(
     path: options.Package,
-    run: Annotated[bool, typer.Option("--run", help="Execute the package as well.")] = False,
-    inputs: program_options.Inputs = None,
-    function: FunctionName = None,
-    precision: program_options.Precision = "fp16",
-    seed: InputSeed = 0,
-    out: Out = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare every byte of a bundle with what was written.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a package or a bundle holds.
-
-    With --run, also what a package computes and needs.
-    """
+    """Show what a package or a bundle holds."""
     from ane_book.evidence.inspect import inspect_path, report
 
-    if not run and (inputs or out or function):
-        raise typer.BadParameter("--inputs, --function and --out go with --run")
     place = path_of(path)
-    facts, texts = inspect_path(place), []
+    facts = inspect_path(place)
     if verify:
         from ane_book.bundle import Bundle
 
         bundle = Bundle.open(place)
         bundle.verify()
         facts["verified"] = len(bundle.manifest.files)
-    if run:
-        from mlprogram.execute import execute, execution_report
-
-        facts["run"] = execute(place, function, inputs, precision, seed, out)
-        texts.append(execution_report(facts["run"]))
-    show(lambda: facts, lambda: "\n\n".join([report(facts), *texts]), as_json)
+    show(lambda: facts, lambda: report(facts), as_json)
 
 
 COMMANDS: dict[str, Callable] = {
@@ -208,10 +192,24 @@ COMMANDS: dict[str, Callable] = {
     "cache": cache_command,
     "doctor": doctor_command,
 }
+#: Commands and options that are gone, and what takes their place.
+GONE = {
+    "choose": BY_LOGITS,
+    "rerank": BY_LOGITS,
+    "run --tokens": "session.generate(ids) in Python takes token ids",
+    "chat --history": "no line that is typed is kept; /save FILE keeps a conversation",
+    "chat --no-history": "no line that is typed is kept",
+    "demo --raw": "session.stream in Python gives the tokens of an answer",
+    "demo --verbose": "`ane-book inspect` lists all of a bundle",
+    "redact --dry-run": "--json shows the spans, and writes nothing",
+    "inspect --run": "`mlprogram run PACKAGE` runs it, with --inputs, --function and --out",
+    "inspect --plan": "`mlprogram inspect PACKAGE --plan` shows it",
+    "check --numerics": "`ane-book diff PACKAGE --precision ane` says where they part",
+}
 _serve, _absent = served()
 app = command_line(
     "Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
     f"ane-book {__version__}",
     COMMANDS | _serve,
-    _absent | {name: f"{name}: {BY_LOGITS}" for name in ("choose", "rerank")},
+    _absent | {words: f"{words} is gone: {instead}" for words, instead in GONE.items()},
 )

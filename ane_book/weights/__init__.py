@@ -42,7 +42,7 @@ __all__ = [
 #: What a folder without weights may be, by what it holds, and what takes it.
 OTHERS = {
     "Data/com.apple.CoreML": "a package, which holds a program and nothing to talk with; "
-    "`ane-book inspect --run {path}` runs it",
+    "`mlprogram run {path}` runs it",
     "main.mlirb": "an asset of Core AI, which holds a program and nothing to talk with; "
     "`ane-book check {path}` looks at it, and `ane-book run BUNDLE PROMPT --backend coreai` runs "
     "the assets of a bundle",
