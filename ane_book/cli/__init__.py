@@ -24,7 +24,8 @@ from ane_book.cli.quality import quality_command
 from ane_book.cli.redact import redact
 from ane_book.cli.report import report_command
 from ane_book.cli.residency import place_command, residency_command
-from ane_book.cli.terminal import RECIPE, SAMPLING, answer
+from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
+from ane_book.cli.vectors import embed
 from ane_book.errors import BY_LOGITS, InvalidInput
 from mlprogram.cli import options as program_options
 from mlprogram.cli.commands import command_line, told_to_end
@@ -112,42 +113,12 @@ def run(
         session.use(adapter)
     if as_json:
         show(lambda: asdict(session.generate(prompt, **sampling)), str, as_json)
-    else:
-        answer(session, prompt, sampling)
-
-
-@options.takes(options.Recipe, "quant")
-def embed(
-    texts: Annotated[list[str], typer.Argument(help="Texts; - stands for the lines of stdin.")],
-    recipe: dict,
-    model: options.Encoder = "all-minilm-l6-v2",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a line of JSON for each: text and embedding.")
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse a text that is too long, instead of cutting.")
-    ] = False,
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            help="What stands before each text: a name of the model's prompts, or a text.  "
-            "[default: the model's own default]"
-        ),
-    ] = None,
-    dimensions: Annotated[
-        int | None,
-        typer.Option(min=1, help="Cut vectors to so many numbers, and scale them to length 1."),
-    ] = None,
-    precision: program_options.Precision = "fp16",
-    context: options.TextLength = None,
-    backend: options.BackendName = "auto",
-    force: options.Force = False,
-) -> None:
-    """Make vectors of texts; print the cosine of each to the first."""
-    from ane_book.cli.vectors import print_vectors
-
-    embedder = load(model, "embedding", precision, backend, force, context=context, **recipe)
-    print_vectors(embedder, texts, as_json, strict, prompt, dimensions)
+        return
+    stream = session.stream(prompt, **sampling)
+    for piece in stream:
+        print(shown(piece), end="", flush=True)
+    print(flush=True)
+    print(statistics(stream.finish()), file=sys.stderr)
 
 
 def inspect_command(
@@ -199,12 +170,12 @@ GONE = {
     "run --tokens": "session.generate(ids) in Python takes token ids",
     "chat --history": "no line that is typed is kept in a file",
     "chat --no-history": "no line that is typed is kept in a file",
-    "demo --raw": "session.stream in Python gives the tokens of an answer",
-    "demo --verbose": "`ane-book inspect` lists all of a bundle",
-    "redact --dry-run": "--json shows the spans, and writes nothing",
+    "demo --raw": "session.encode(prompt) in Python gives what the model gets",
+    "demo --verbose": "`ane-book inspect BUNDLE` lists the functions of its packages",
+    "redact --dry-run": "--json prints the spans, each with its text",
     "inspect --run": "`mlprogram run PACKAGE` runs it, with --inputs, --function and --out",
     "inspect --plan": "`mlprogram inspect PACKAGE --plan` shows it",
-    "check --numerics": "`ane-book diff PACKAGE --precision ane` says where they part",
+    "check --numerics": "`ane-book diff PACKAGE --precision ane` says where it parts",
 }
 _serve, _absent = served()
 app = command_line(
