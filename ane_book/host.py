@@ -55,7 +55,6 @@ class Host(BaseModel):
             found[f"{name}_cos"], found[f"{name}_sin"] = rotary.tables(positions, context)
         return found
 
-
     def text_masks(
         self, lengths: Sequence[int], tokens: int, band: int | None = None, causal: bool = False
     ) -> dict[str, np.ndarray]:

@@ -106,7 +106,7 @@ def main() -> None:
     wanted, reference = sys.argv[1:] or list(SETTINGS), Reference()
     known = json.loads((MEASUREMENTS / "quantization.json").read_text())
     tokenizer = Tokenizer.from_file(str(bundle().path / "tokenizer.json"))
-    texts = {name: tokenizer.encode(getattr(loss, name)()).ids for name in ("prose", "code")}
+    texts = {name: tokenizer.encode(loss.text(name)).ids for name in loss.TEXTS}
     text = loss.measure(reference, reference, texts["prose"], WINDOW)
     print(f"{text.tokens} tokens; transformers fp32: perplexity {text.perplexity:.3f}")
     results = known["results"]

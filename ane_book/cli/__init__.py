@@ -24,14 +24,15 @@ from ane_book.cli.quality import quality_command
 from ane_book.cli.redact import redact
 from ane_book.cli.report import report_command
 from ane_book.cli.residency import place_command, residency_command
-from ane_book.cli.terminal import RECIPE, SAMPLING, answer
+from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
+from ane_book.cli.vectors import embed
 from ane_book.errors import BY_LOGITS, InvalidInput
 from mlprogram.cli import options as program_options
 from mlprogram.cli.commands import command_line, told_to_end
 from mlprogram.cli.diff import diff_command
 from mlprogram.cli.explain import explain_command
-from mlprogram.cli.options import AsJson, FunctionName, InputSeed
-from mlprogram.cli.programs import Out, save_command
+from mlprogram.cli.options import AsJson
+from mlprogram.cli.programs import save_command
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
 import typer
@@ -112,79 +113,33 @@ def run(
         session.use(adapter)
     if as_json:
         show(lambda: asdict(session.generate(prompt, **sampling)), str, as_json)
-    else:
-        answer(session, prompt, sampling)
-
-
-@options.takes(options.Recipe, "quant")
-def embed(
-    texts: Annotated[list[str], typer.Argument(help="Texts; - stands for the lines of stdin.")],
-    recipe: dict,
-    model: options.Encoder = "all-minilm-l6-v2",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a line of JSON for each: text and embedding.")
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse a text that is too long, instead of cutting.")
-    ] = False,
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            help="What stands before each text: a name of the model's prompts, or a text.  "
-            "[default: the model's own default]"
-        ),
-    ] = None,
-    dimensions: Annotated[
-        int | None,
-        typer.Option(min=1, help="Cut vectors to so many numbers, and scale them to length 1."),
-    ] = None,
-    precision: program_options.Precision = "fp16",
-    context: options.TextLength = None,
-    backend: options.BackendName = "auto",
-    force: options.Force = False,
-) -> None:
-    """Make vectors of texts; print the cosine of each to the first."""
-    from ane_book.cli.vectors import print_vectors
-
-    embedder = load(model, "embedding", precision, backend, force, context=context, **recipe)
-    print_vectors(embedder, texts, as_json, strict, prompt, dimensions)
+        return
+    stream = session.stream(prompt, **sampling)
+    for piece in stream:
+        print(shown(piece), end="", flush=True)
+    print(flush=True)
+    print(statistics(stream.finish()), file=sys.stderr)
 
 
 def inspect_command(
     path: options.Package,
-    run: Annotated[bool, typer.Option("--run", help="Execute the package as well.")] = False,
-    inputs: program_options.Inputs = None,
-    function: FunctionName = None,
-    precision: program_options.Precision = "fp16",
-    seed: InputSeed = 0,
-    out: Out = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare every byte of a bundle with what was written.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a package or a bundle holds.
-
-    With --run, also what a package computes and needs.
-    """
+    """Show what a package or a bundle holds."""
     from ane_book.evidence.inspect import inspect_path, report
 
-    if not run and (inputs or out or function):
-        raise typer.BadParameter("--inputs, --function and --out go with --run")
     place = path_of(path)
-    facts, texts = inspect_path(place), []
+    facts = inspect_path(place)
     if verify:
         from ane_book.bundle import Bundle
 
         bundle = Bundle.open(place)
         bundle.verify()
         facts["verified"] = len(bundle.manifest.files)
-    if run:
-        from mlprogram.execute import execute, execution_report
-
-        facts["run"] = execute(place, function, inputs, precision, seed, out)
-        texts.append(execution_report(facts["run"]))
-    show(lambda: facts, lambda: "\n\n".join([report(facts), *texts]), as_json)
+    show(lambda: facts, lambda: report(facts), as_json)
 
 
 COMMANDS: dict[str, Callable] = {
@@ -208,10 +163,24 @@ COMMANDS: dict[str, Callable] = {
     "cache": cache_command,
     "doctor": doctor_command,
 }
+#: Commands and options that are gone, and what takes their place.
+GONE = {
+    "choose": BY_LOGITS,
+    "rerank": BY_LOGITS,
+    "run --tokens": "session.generate(ids) in Python takes token ids",
+    "chat --history": "no line that is typed is kept in a file",
+    "chat --no-history": "no line that is typed is kept in a file",
+    "demo --raw": "session.encode(prompt) in Python gives what the model gets",
+    "demo --verbose": "`ane-book inspect BUNDLE` lists the functions of its packages",
+    "redact --dry-run": "--json prints the spans, each with its text",
+    "inspect --run": "`mlprogram run PACKAGE` runs it, with --inputs, --function and --out",
+    "inspect --plan": "`mlprogram inspect PACKAGE --plan` shows it",
+    "check --numerics": "`ane-book diff PACKAGE --precision ane` says where it parts",
+}
 _serve, _absent = served()
 app = command_line(
     "Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
     f"ane-book {__version__}",
     COMMANDS | _serve,
-    _absent | {name: f"{name}: {BY_LOGITS}" for name in ("choose", "rerank")},
+    _absent | {words: f"{words} is gone: {instead}" for words, instead in GONE.items()},
 )

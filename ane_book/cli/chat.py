@@ -5,8 +5,6 @@ Answers go to stdout, everything else to stderr, so that answers can be piped.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-import os
-from pathlib import Path
 import sys
 from typing import TYPE_CHECKING
 
@@ -96,6 +94,11 @@ class Conversation:
         word, _, rest = line.partition(" ")
         if word in ENDS:
             return False
+        if word in ("/save", "/load"):
+            raise InvalidInput(
+                f"{word} is gone: answers go to stdout, and session.stream(messages) in Python "
+                "goes on with a conversation"
+            )
         if word not in COMMANDS:
             raise InvalidInput(
                 f"no command {word!r}; /help lists them, and // begins a line that starts with /"
@@ -119,25 +122,6 @@ class Conversation:
         said = self.sampling.get("system")
         self._tell("system prompt: " + ("the model's own" if said is None else said))
 
-    def save(self, text: str) -> None:
-        from ane_book.cli.conversation import write_conversation
-
-        path = _path(text, "/save")
-        system = self.sampling.get("system")
-        head = [] if system is None else [{"role": "system", "content": system}]
-        write_conversation(path, [*head, *self.messages])
-        self._tell(f"saved {_answers(self.messages)} to {path}")
-
-    def load(self, text: str) -> None:
-        from ane_book.cli.conversation import read_conversation
-
-        path = _path(text, "/load")
-        self.messages = read_conversation(path)
-        self.sampling.pop("system", None)
-        if self.messages and self.messages[0]["role"] == "system":
-            self.sampling["system"] = self.messages.pop(0)["content"]
-        self._tell(f"loaded {_answers(self.messages)} from {path}")
-
     def reset(self, _: str) -> None:
         self.messages, self.last = [], None
 
@@ -155,8 +139,6 @@ class Conversation:
 COMMANDS: dict[str, tuple[str, Callable[[Conversation, str], None]]] = {
     "/help": ("list the commands", Conversation.help),
     "/system": ("show the system prompt; /system TEXT sets it", Conversation.system),
-    "/save": ("/save FILE writes the conversation, as OpenAI's messages", Conversation.save),
-    "/load": ("/load FILE goes on with one", Conversation.load),
     "/reset": ("begin anew", Conversation.reset),
     "/stats": ("tokens and speed so far", Conversation.stats),
 }
@@ -166,12 +148,6 @@ ENDS = ("/quit", "/exit")
 def _answers(messages: list[dict[str, str]]) -> str:
     count = sum(message["role"] == "assistant" for message in messages)
     return f"{count} answer" + "s" * (count != 1)
-
-
-def _path(text: str, command: str) -> Path:
-    if not text:
-        raise InvalidInput(f"which file? Such as: {command} talk.json")
-    return Path(os.path.expanduser(text))  # as it is for a user without a home folder
 
 
 def typed_lines() -> Iterator[str]:

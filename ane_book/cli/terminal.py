@@ -1,7 +1,4 @@
-"""Print an answer, and statistics about it, to the terminal.
-
-Answers go to stdout, everything else to stderr, so that answers can be piped.
-"""
+"""What the answering commands have in common: their options, and how an answer is shown."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -9,7 +6,7 @@ from typing import TYPE_CHECKING
 from ane_book.errors import printable
 
 if TYPE_CHECKING:
-    from ane_book.runtime import Result, Session
+    from ane_book.runtime import Result
 
 
 #: The fields of `Recipe` and `Sampling` that the answering commands take as options.
@@ -18,15 +15,6 @@ SAMPLING = (
     "system", "reasoning_effort", "max_tokens", "temperature", "top_k", "top_p", "seed",
     "stop_repeat",
 )  # fmt: skip
-
-
-def answer(session: "Session", prompt: str, options: dict) -> None:
-    """Print the answer to one prompt, then statistics. options: those of `stream`."""
-    stream = session.stream(prompt, **options)
-    for piece in stream:
-        print(shown(piece), end="", flush=True)
-    print(flush=True)
-    print(statistics(stream.finish()), file=sys.stderr)
 
 
 def statistics(result: "Result") -> str:

@@ -63,17 +63,8 @@ def fresh(session) -> Logits:
     return logits
 
 
-def prose() -> str:
-    """English that ships with the library."""
-    return _text("prose")
-
-
-def code() -> str:
-    """Python that ships with the library."""
-    return _text("code")
-
-
-def _text(name: str) -> str:
+def text(name: str) -> str:
+    """One of `TEXTS`, which ship with the library."""
     return Path(__file__).with_name(f"{name}.txt").read_text(encoding="utf-8")
 
 

@@ -87,8 +87,8 @@ def _compare(
     window = min(256, found.context)
     figures: dict[str, float] = {"independent": independent}
     results: dict[str, loss.Loss] = {}
-    for name, text in (("prose", loss.prose()), ("code", loss.code())):
-        ids = found.tokenizer.encode(text, add_special_tokens=False).ids[:tokens]
+    for name in loss.TEXTS:
+        ids = found.tokenizer.encode(loss.text(name), add_special_tokens=False).ids[:tokens]
         results[name] = loss.measure(loss.fresh(found), reference, ids, window)
         fields = asdict(results[name]).items()
         figures |= {f"{name}_{key}": value for key, value in fields if isfinite(value)}

@@ -8,13 +8,13 @@
 A bundle can compute what its model computes and answer nonsense, because what turns text into ids
 does not fit: a prompt that never says whose turn it is, an answer that never ends. Each finding has
 a name and says what is wrong, where, and what to do. Template and tokenizer run in a process with
-limits, as in the runtime. What the weights' own files say (`generation_config.json`, the class of
-the tokenizer) is only looked at where the source is given, since a bundle has no copy of them.
+limits, as in the runtime. What the weights' own files say (`generation_config.json`) is only looked
+at where the source is given, since a bundle has no copy of them.
 
 Its findings are listed on the page "Every claim".
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 import json
 from pathlib import Path
@@ -22,23 +22,11 @@ from pathlib import Path
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.text.process import TextProcess
-from ane_book.weights import open_source, read_json
+from ane_book.weights import open_source
 from mlprogram.ane.laws.rule import Severity
 
 USER, ANSWER = "question 7391", "answer 8264"  # texts that no template has
 NAMED = 3  # the most ids that a finding lists
-
-#: The class of a tokenizer, without "Fast", -> the kind of model in its tokenizer.json, and whether
-#: it works on bytes (GPT-2's alphabet); None: both forms are published.
-CLASSES: Mapping[str, tuple[str, bool | None]] = {
-    "LlamaTokenizer": ("BPE", False),
-    "GemmaTokenizer": ("BPE", False),
-    "GPT2Tokenizer": ("BPE", True),
-    "Qwen2Tokenizer": ("BPE", True),
-    "BertTokenizer": ("WordPiece", None),
-    "T5Tokenizer": ("Unigram", None),
-    "XLMRobertaTokenizer": ("Unigram", None),
-}
 
 
 @dataclass(frozen=True)
@@ -92,10 +80,10 @@ class _TextSide:
         self._process = TextProcess()
         file = bundle.path / self._says.file
         self._process.load(file)
-        self._json = json.loads(file.read_text(encoding="utf-8"))
-        added = self._json.get("added_tokens", [])
+        tokenizer = json.loads(file.read_text(encoding="utf-8"))
+        added = tokenizer.get("added_tokens", [])
         self._special = {one["id"]: one["content"] for one in added if one["special"]}
-        self._known = _vocabulary(self._json["model"]["vocab"])
+        self._known = _vocabulary(tokenizer["model"]["vocab"])
         self._known |= {one["id"]: one["content"] for one in added}
         self._asked, self._answered, self._refusal = "", "", ""
         try:
@@ -238,7 +226,7 @@ class _TextSide:
             )
 
     def against(self, source: Path) -> Iterator[TextFinding]:
-        """What the source's own files say of stop tokens and the tokenizer's class."""
+        """What the source's own files say of stop tokens."""
         declared = open_source(source).tokenizer().eos_token_ids
         if lost := [i for i in declared if i not in self._says.eos_token_ids]:
             yield _stop(
@@ -246,22 +234,6 @@ class _TextSide:
                 f"{source} (generation_config.json, or the config) names the stop tokens "
                 f"{_few(lost)}, which manifest.json lacks",
             )
-        settings = source / "tokenizer_config.json"
-        if settings.is_file():
-            yield from self._class(str(read_json(settings).get("tokenizer_class")), settings)
-
-    def _class(self, named: str, where: Path) -> Iterator[TextFinding]:
-        kind, on_bytes = CLASSES.get(named.removesuffix("Fast"), (None, None))
-        found = self._json["model"].get("type")
-        bytewise = "ByteLevel" in json.dumps(self._json.get("pre_tokenizer"))
-        if kind is None or (kind == found and on_bytes in (None, bytewise)):
-            return
-        is_ = f"{found}{', on bytes' if bytewise else ''}"
-        yield _warning(
-            "tokenizer-class",
-            f"{where} names the class {named}, and {self._says.file} is {is_}; this bundle goes by "
-            "the file, but a host that goes by the class has other tokens: correct the class",
-        )
 
 
 def _vocabulary(vocab: dict[str, int] | list) -> dict[int, str]:

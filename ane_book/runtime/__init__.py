@@ -2,7 +2,7 @@
 
 from ane_book.runtime.answer import Result, Stream
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend, choose_backend
-from ane_book.runtime.embedder import Embedder
+from ane_book.runtime.encoder import Embedder
 from ane_book.runtime.sampling import Sampler
 from ane_book.runtime.session import Session
 from ane_book.runtime.tags import Tagger

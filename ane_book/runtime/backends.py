@@ -19,12 +19,10 @@ Limits of Core ML that this file works around:
 Reference: coremltools 9.0, `models/_compiled_model.py` and `models/model.py`.
 """
 
-import atexit
-from functools import cache, partial
+from functools import partial
 import importlib.metadata
 from pathlib import Path
 import shutil
-import tempfile
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ane_book.bundle.cache import keep
@@ -147,19 +145,14 @@ class CoreMLBackend:
 
 
 def _compiled(package: Path) -> Path:
-    """The folder with what Core ML makes of a package: one of the cache, or a temporary one."""
-    make = partial(_compile_into, package)
+    """The folder of the cache with what Core ML makes of a package; raises OSError where it cannot
+    be written."""
     made_of = {
         "package": content_hash(package),
         "macos": machine.macos_build(),
         "coremltools": importlib.metadata.version("coremltools"),
     }
-    try:
-        return keep(package.stem, made_of, make)
-    except OSError:  # a cache that may only be read, or is full
-        folder = Path(tempfile.mkdtemp(dir=_scratch()))
-        make(folder)
-        return folder
+    return keep(package.stem, made_of, partial(_compile_into, package))
 
 
 def _compile_into(package: Path, folder: Path) -> None:
@@ -174,14 +167,6 @@ def _compile_into(package: Path, folder: Path) -> None:
         raise InvalidPackage(f"{package}: Core ML cannot compile it: {error}") from None
     finally:
         shutil.rmtree(copy)
-
-
-@cache
-def _scratch() -> Path:
-    """A folder for compiled packages, removed at exit."""
-    folder = Path(tempfile.mkdtemp(prefix="ane-book-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 class _CoreMLFunction:

@@ -193,14 +193,14 @@ class Session(BundleText):
     def _checked(self, token_ids: TokenIds) -> list[int]:
         ids = self._valid(token_ids)
         if self.position + len(ids) > self.context:
-            raise PromptTooLong(
-                f"{len(ids)} more tokens after {self.position} exceed the context of "
-                f"{self.context} tokens; {self._longer()}"
-            )
+            raise self._too_long(f"{len(ids)} more tokens after {self.position} exceed")
         return ids
 
-    def _longer(self) -> str:
-        return f"shorten it, or convert with a longer context (--context, now {self.context})"
+    def _too_long(self, what: str) -> PromptTooLong:
+        return PromptTooLong(
+            f"{what} the context of {self.context} tokens; shorten it, or convert with a longer "
+            "one (--context)"
+        )
 
     # Text: what readers use.
 
@@ -275,10 +275,8 @@ class Session(BundleText):
             raise InvalidInput("the prompt is empty; give at least one character")
         room = self.context - len(ids)
         if room < 1:
-            raise PromptTooLong(
-                f"the prompt has {len(ids)} tokens; with at least one for the answer it must fit "
-                f"the context of {self.context} tokens; {self._longer()}"
-            )
+            what = f"the prompt has {len(ids)} tokens; with at least one for the answer it must fit"
+            raise self._too_long(what)
         return room
 
     def _answer(

@@ -139,7 +139,7 @@ def main() -> None:
 
 def _texts(folder: Path) -> dict[str, list[int]]:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return {name: tokenizer.encode(getattr(loss, name)()).ids for name in ("prose", "code")}
+    return {name: tokenizer.encode(loss.text(name)).ids for name in loss.TEXTS}
 
 
 def _show(name: str, row: dict, weights: int) -> None:

@@ -12,7 +12,7 @@ import sys
 from _adapters import write_adapter
 from _command import ane_book, chatty_copy, refused
 from ane_book.bundle import Bundle
-from ane_book.cli import app
+from ane_book.cli import GONE, app
 from ane_book.conversion import convert
 from ane_book.device import describe
 from ane_book.runtime import Session
@@ -88,9 +88,13 @@ class TestRun:
         for model in (bundle, tmp_path):  # also before a conversion, which takes long
             assert machine.CAN_PREDICT_REASON in refused("run", model, "Hi", "--backend", "coreml")
 
-    @pytest.mark.parametrize("command", ["choose", "rerank"])
-    def test_a_command_that_went_says_what_does_it(self, command):
-        assert f"{command}: a model that generates text does it by" in refused(command, "Hi")
+    @pytest.mark.parametrize(("words", "instead"), GONE.items())
+    def test_what_went_says_what_does_it(self, words, instead):
+        command, *option = words.split()
+        assert refused(command, *option, "Hi") == f"error: {words} is gone: {instead}"
+        if option:
+            assert refused(command, "Hi", f"{option[0]}=x").startswith(f"error: {words} is gone")
+            assert "is gone" not in ane_book(command, "--", *option).stderr
 
     def test_the_list_of_commands_is_whole_in_80_columns(self, monkeypatch):
         monkeypatch.setenv("COLUMNS", "80")
@@ -219,7 +223,7 @@ NO_PACKAGE = [
     ("save NAME x.mlmodelc", "NAME: no such package"),
     *((f"{each} 'a m.gguf'", "a m.gguf: a .gguf file holds weights, not a program.*"
        "`ane-book plan 'a m.gguf'`")  # ready to paste, spaces and all
-      for each in ("inspect", "inspect --run")),
+      for each in ("inspect", "inspect --json")),
     *((f"{each} m.onnx", "an ONNX graph, not a package; `mlprogram convert m.onnx")
       for each in ("inspect", "check")),
     *((f"{each} weights/model.safetensors", "a .safetensors file holds weights, not a program")

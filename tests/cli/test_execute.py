@@ -1,9 +1,9 @@
-"""`ane-book inspect --run` and `ane-book diff`: what a package computes, and where two part."""
+"""`mlprogram run` and `ane-book diff`: what a package computes, and where two part."""
 
 import json
 from pathlib import Path
 
-from _command import ane_book, refused
+from _command import ane_book, mlprogram, refused
 from ane_book.errors import InvalidInput
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
@@ -39,7 +39,7 @@ class TestExecute:
         np.savez(tmp_path / "in.npz", x=np.array([1, -2, 3, 4]))
         out = tmp_path / "out.npz"
         options = ["--inputs", tmp_path / "in.npz", "--out", out]
-        done = ane_book("inspect", packages["large"], "--run", *options)
+        done = mlprogram("run", packages["large"], *options)
         assert done.returncode == 0, done.stderr
         assert f"run of main, computed as declared, on {tmp_path / 'in.npz'}\n" in done.stdout
         assert "output  y  float16(4)  min 6e+04  max inf  mean inf" in done.stdout
@@ -102,7 +102,7 @@ class TestExecute:
         np.savez(tmp_path / "name.npz", z=np.ones(4))
         np.savez(tmp_path / "shape.npz", x=np.ones(5))
         package = packages["right"]
-        message = refused("inspect", package, "--run", "--inputs", tmp_path / "name.npz")
+        message = refused("run", package, "--inputs", tmp_path / "name.npz", by=mlprogram)
         assert "missing: x; unknown: z" in message
         with pytest.raises(InvalidInput, match=r"must be fp16\(4\), not"):
             execute(package, inputs=tmp_path / "shape.npz")

@@ -35,7 +35,7 @@ def test_explain_is_the_same():
 
 
 @pytest.mark.parametrize("words", [
-    "diff", "diff --source model.onnx", "inspect --run", "save x.mlmodelc",
+    "diff", "diff --source model.onnx", "save x.mlmodelc",
 ])  # fmt: skip
 def test_a_bundle_has_packages_of_which_one_is_named(bundle, words):
     name, *rest = words.split()

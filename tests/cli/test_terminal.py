@@ -91,7 +91,7 @@ class TestFiles:
     @pytest.mark.parametrize("command", [["run", "Hi"], ["chat"]])
     def test_a_package_is_no_model(self, bundle, command):
         message = refused(command[0], bundle / "head.mlpackage", *command[1:])
-        assert "head.mlpackage: a package" in message and "ane-book inspect --run" in message
+        assert "head.mlpackage: a package" in message and "mlprogram run" in message
 
 
 class TestEntry:

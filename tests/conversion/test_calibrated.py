@@ -184,7 +184,7 @@ class TestCalibration:
 
     def test_the_text_is_none_of_those_that_quality_is_measured_on(self):
         ours = calibrate.calibration_text()
-        for other in (loss.prose(), loss.code()):
+        for other in map(loss.text, loss.TEXTS):
             lines = {line.strip() for line in other.splitlines() if len(line) > 40}
             assert not [line for line in lines if line in ours]
 
@@ -233,7 +233,7 @@ class TestBundle:
             for quant in ("auto:4.5", "lut4")
         ]
         sessions = [Session(bundle, precision="fp32") for bundle in bundles]
-        ids = sessions[0].tokenizer.encode(loss.prose()[:640]).ids
+        ids = sessions[0].tokenizer.encode(loss.text("prose")[:640]).ids
 
         def reference(window: list[int]) -> np.ndarray:
             return model(torch.tensor([window])).logits[0].detach().numpy()

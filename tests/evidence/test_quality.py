@@ -23,7 +23,7 @@ def taught(tmp_path_factory):
     """The folder of a tiny model that knows a little of both texts: perplexity needs no less."""
     model, folder = tiny_model("llama"), tmp_path_factory.mktemp("taught") / "weights"
     tokenizer = Tokenizer.from_file(str(write_checkpoint(model, folder) / "tokenizer.json"))
-    texts = [torch.tensor([tokenizer.encode(t[:256]).ids]) for t in (loss.prose(), loss.code())]
+    texts = [torch.tensor([tokenizer.encode(t[:256]).ids]) for t in map(loss.text, loss.TEXTS)]
     optimizer = torch.optim.Adam(model.requires_grad_(True).parameters(), lr=3e-3)
     for text in texts * 40:
         optimizer.zero_grad()

@@ -150,24 +150,6 @@ class TestSource:
         finding = found(folder, source)["stop-of-source"]
         assert finding.severity == "error" and "stop tokens 7," in finding.text
 
-    @pytest.mark.parametrize(
-        ("named", "wrong"),
-        [
-            ("GPT2TokenizerFast", False),
-            ("Qwen2Tokenizer", False),
-            ("PreTrainedTokenizerFast", False),
-            ("LlamaTokenizerFast", True),
-            ("BertTokenizer", True),
-        ],
-    )
-    def test_the_class_of_the_tokenizer(self, folder, source, named, wrong):
-        (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": named}))
-        finding = found(folder, source).get("tokenizer-class")
-        assert (finding is not None) == wrong
-        if finding:
-            assert finding.severity == "warning" and f"class {named}" in finding.text
-            assert "BPE, on bytes" in finding.text
-
 
 class TestCommand:
     def run(self, folder: Path, *more: str):

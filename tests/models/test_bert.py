@@ -6,7 +6,7 @@ from ane_book.host import MASKED, text_mask
 from ane_book.models.base.decoder import block_weights
 from ane_book.models.base.encoder import LayerNorm
 from ane_book.models.bert import Bert
-from ane_book.runtime.embedder import pack
+from ane_book.runtime.encoder import pack
 import numpy as np
 import pytest
 import torch

@@ -155,7 +155,8 @@ def _routed(bundle: Bundle) -> bool:
 
 def _layers(bundle: Bundle, golden: dict, precision: str, part: Part, run: Run) -> ParityStage:
     """Compare what a package of layers gives with PyTorch's."""
-    judge, outputs = partial(judged, part.package, run.function, precision), _outputs(part)
+    judge = partial(judged, part.package, run.function, precision)
+    outputs = next(iter(part.functions.values())).outputs
     if "gates" not in outputs:
         name = "logits" if "logits" in outputs else "hidden"
         expected = golden[name] if name == "logits" else golden[name][around(bundle, part)[1]]
@@ -170,10 +171,6 @@ def _layers(bundle: Bundle, golden: dict, precision: str, part: Part, run: Run) 
         apart = float(np.abs(gates - expected).max())
         stage = replace(stage, error=max(_error(stage), inf if np.isnan(apart) else apart))
     return replace(stage, agreement=same, tokens=n)
-
-
-def _outputs(part: Part) -> set[str]:
-    return {*next(iter(part.functions.values())).outputs}
 
 
 def _worst(bundle: Bundle, golden: dict, precision: str, experts: list[Part]) -> ParityStage:

@@ -19,8 +19,8 @@ def command_line(
 ) -> typer.Typer:
     """A command with subcommands: functions by name, whose docstrings are their help.
 
-    absent: names of subcommands that are not here, and the one line that says why. version: what
-    --version prints.
+    absent: names of subcommands that are not here, or of such options ("run --old"), and the one
+    line that says why. version: what --version prints.
     """
 
     class Commands(_Commands):
@@ -71,6 +71,11 @@ class _Commands(TyperGroup):
             with suppress(OSError):  # the terminal may be what went away
                 for note in getattr(end, "__notes__", ()):
                     print(printable(note), file=sys.stderr)
+            raise
+        except Exception as error:  # typer gives NoSuchOption no public name
+            option = f"{ctx.invoked_subcommand} {getattr(error, 'option_name', None)}"
+            if option in self.missing:
+                raise InvalidInput(self.missing[option]) from None
             raise
 
 
