@@ -23,7 +23,8 @@ def test_losses_are_those_that_were_measured():
 
 
 def test_losses_stand_in_plans_and_readme():
-    assert "`ane-book plan` shows what each cost" in " ".join(command("convert", "--help").stdout.split())
+    offered = " ".join(command("convert", "--help").stdout.split())
+    assert "`ane-book plan` shows what each cost" in offered
     for name in ("int8", "lut8", "lut6", "int8-tensor", "int4", "int4-channel", "lut4", "auto:5"):
         said = command("plan", "smollm2-135m-instruct", "--quant", name).stdout
         assert f"{percent(LOSSES[name])} perplexity" in " ".join(said.split()), name
