@@ -86,7 +86,8 @@ def save_tokenizer(files: TokenizerFiles, folder: Path) -> None:
 
 def build(model: Path, folder: Path, precision: str, options: tuple[str, ...]) -> Path:
     command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-m", model, "-o", folder,
-               "-p", precision, "-e", "cpu", "--extra_options", "hf_token=false"]  # fmt: skip
+               "-p", precision, "-e", "cuda" if precision == "fp16" else "cpu",  # for attention
+               "--extra_options", "hf_token=false"]  # fmt: skip
     done = subprocess.run(
         [*command, *options], cwd=model.parent, capture_output=True, text=True, check=False
     )

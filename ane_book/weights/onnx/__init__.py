@@ -14,7 +14,6 @@ from the norms.
     steps.py       steps from a value to the node that computes it
     matrices.py    decodes stored matrices, plain or block-quantised
     rotary.py      infers the rotary embedding from its tables
-    mask.py        checks the mask that a graph computes
 """
 
 import math
@@ -24,7 +23,6 @@ from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
 from ane_book.models.base.config import DecoderConfig
 from ane_book.weights.onnx.attention import OnnxAttention
-from ane_book.weights.onnx.mask import check_mask
 from ane_book.weights.onnx.matrices import MatrixPart, Plain, whole
 from ane_book.weights.onnx.recognise import OnnxDecoder, decoder_of
 from ane_book.weights.onnx.rotary import Tables, check_tables, rope_fields, tables_of
@@ -68,8 +66,6 @@ class OnnxSource(WeightSource):
         decoder = decoder_of(DecoderWalk(graph))
         attention = _alike(decoder, graph)
         tables = tables_of(graph, attention.tables)
-        if attention.mask:
-            check_mask(graph, attention.mask, tables.positions)
         self._fields = self._read_fields(decoder, attention, tables)
         config = read_config(self._fields, str(folder))
         if not isinstance(config, DecoderConfig):
@@ -199,7 +195,7 @@ def _shape(pieces: list[MatrixPart]) -> Shape:
 
 def _alike(decoder: OnnxDecoder, graph: OnnxGraph) -> OnnxAttention:
     """The first block's attention; raises UnsupportedModel unless all have the same options."""
-    for name in ("heads", "kv_heads", "scale", "window", "tables", "mask"):
+    for name in ("heads", "kv_heads", "scale", "window", "tables"):
         values = {getattr(block.attention, name) for block in decoder.blocks}
         if len(values) > 1:
             raise UnsupportedModel(

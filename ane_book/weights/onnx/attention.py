@@ -1,10 +1,9 @@
 """Recognise attention in a graph of ONNX Runtime's operators.
 
-`GroupQueryAttention` itself applies rotary embedding, writes the cache and masks. Before
-`MultiHeadAttention` come a `RotaryEmbedding` for queries and for keys, the concatenation of the
-cache with the new keys and values, and their repetition for the queries that share them; it may
-take a mask (mask.py). An option that our architectures lack, such as a cap on the scores or a sink,
-is refused by name.
+`GroupQueryAttention` writes the cache and masks; it applies the rotary embedding itself, or a
+`RotaryEmbedding` for queries and one for keys come before it. An option that our architectures
+lack, such as a cap on the scores or a sink, is refused by name, and so is `MultiHeadAttention`,
+whose mask and cache are made by a hundred nodes around it.
 
 Reference: onnxruntime, docs/ContribOperators.md.
 """
@@ -20,8 +19,6 @@ from mlprogram.onnx.file import attribute
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto
 
-
-GROUPED, MULTI = "GroupQueryAttention", "MultiHeadAttention"
 
 #: Attributes with one supported value -> that value, and what another one would mean.
 FIXED: dict[str, tuple[Any, str]] = {
@@ -39,9 +36,6 @@ ABSENT = {
     15: "k_norm_weight",
 }  # fmt: skip
 
-#: The nodes that repeat key/value heads for MultiHeadAttention, the last one first.
-REPEAT = ("Reshape", "Transpose", "Reshape", "Expand", "Unsqueeze")
-
 
 @dataclass(frozen=True)
 class OnnxAttention:
@@ -54,26 +48,18 @@ class OnnxAttention:
     scale: float  # of the scores; 0 means 1 / sqrt(D)
     window: int | None
     tables: tuple[str, str]  # the names of cos and sin
-    mask: str  # the value that is added to the scores; "" if the operator itself is causal
 
 
 def attention_of(walk: DecoderWalk, name: str) -> OnnxAttention:
     """Recognise the attention that computes the value `name`; raises UnsupportedModel."""
     node = walk.node(name)
-    if node is None or node.op_type not in (GROUPED, MULTI):
-        walk.refuse(node, f"attention, {GROUPED} or {MULTI}")
-    attention = _grouped(walk, node) if node.op_type == GROUPED else _multi(walk, node)
-    heads, kv_heads = attention.heads, attention.kv_heads
-    if len({linear.source for linear in attention.parts.values()}) > 1:
-        walk.refuse(node, "attention of three projections of one value")
-    sizes = tuple(attention.parts[part].weight.shape[0] for part in "qkv")
-    D = sizes[0] // max(heads, 1)
-    if D <= 0 or sizes != (heads * D, kv_heads * D, kv_heads * D):
-        walk.refuse(node, f"attention of {heads} and {kv_heads} heads of one size, not {sizes}")
-    return attention
-
-
-def _grouped(walk: DecoderWalk, node: "NodeProto") -> OnnxAttention:
+    if node is not None and node.op_type == "MultiHeadAttention":
+        raise UnsupportedModel(
+            f"{walk.graph.where(node)}: is not read; GroupQueryAttention is, which the exporter "
+            "writes for `-e cpu` in fp32, int8 and int4, and for `-e cuda` and `-e dml` in fp16"
+        )
+    if node is None or node.op_type != "GroupQueryAttention":
+        walk.refuse(node, "attention, GroupQueryAttention")
     inputs = [*node.input, *[""] * 16][:16]
     _check(walk, node, inputs)
     heads, kv_heads = attribute(node, "num_heads", 0), attribute(node, "kv_num_heads", 0)
@@ -94,11 +80,17 @@ def _grouped(walk: DecoderWalk, node: "NodeProto") -> OnnxAttention:
     rotates = attribute(node, "do_rotary", 0)
     if rotary and rotates:
         walk.refuse(node, "attention that rotates once: RotaryEmbedding comes before do_rotary")
+    if len({linear.source for linear in parts.values()}) > 1:
+        walk.refuse(node, "attention of three projections of one value")
+    sizes = tuple(parts[part].weight.shape[0] for part in "qkv")
+    D = sizes[0] // heads
+    if D <= 0 or sizes != (heads * D, kv_heads * D, kv_heads * D):
+        walk.refuse(node, f"attention of {heads} and {kv_heads} heads of one size, not {sizes}")
     window = attribute(node, "local_window_size", -1)
     return OnnxAttention(
         parts, norms, heads, kv_heads, attribute(node, "scale", 0.0),
         window=window if window > 0 else None,
-        tables=(inputs[7], inputs[8]) if rotates else _tables(walk, node, rotary), mask="",
+        tables=(inputs[7], inputs[8]) if rotates else _tables(walk, node, rotary),
     )  # fmt: skip
 
 
@@ -112,39 +104,6 @@ def _check(walk: DecoderWalk, node: "NodeProto", inputs: list[str]) -> None:
     for place, name in ABSENT.items():
         if inputs[place]:
             raise UnsupportedModel(f"{where}: its input {name} is not supported")
-
-
-def _multi(walk: DecoderWalk, node: "NodeProto") -> OnnxAttention:
-    inputs = [*node.input, *[""] * 8][:8]
-    if not inputs[1] or not inputs[2] or inputs[3] or inputs[4]:
-        walk.refuse(node, "attention of queries, keys and values apart, without bias and padding")
-    if not inputs[5] and not attribute(node, "unidirectional", 0):
-        walk.refuse(node, "attention to earlier tokens: it has no mask")
-    heads = attribute(node, "num_heads", 0)
-    names = [inputs[0], *(_from_cache(walk, node, name) for name in inputs[1:3])]
-    parts, norms, rotary = _separate(walk, node, names)
-    width = parts["q"].weight.shape[0] // max(heads, 1)
-    return OnnxAttention(
-        parts, norms, heads, kv_heads=parts["k"].weight.shape[0] // max(width, 1),
-        scale=attribute(node, "scale", 0.0), window=None, tables=_tables(walk, node, rotary),
-        mask=inputs[5],
-    )  # fmt: skip
-
-
-def _from_cache(walk: DecoderWalk, node: "NodeProto", name: str) -> str:
-    """Step back from the cached and repeated keys or values to those of this call."""
-    maker = walk.node(name)
-    for kind in REPEAT:
-        if maker is None or maker.op_type != kind:
-            break
-        maker = walk.node(maker.input[0])
-    if maker is not None and maker.op_type == "Concat" and len(maker.input) == 2:
-        past, new = maker.input
-        turned = walk.node_of(new, "Transpose")
-        shaped = walk.node_of(turned.input[0], "Reshape") if turned is not None else None
-        if past in walk.graph.inputs and shaped is not None:
-            return shaped.input[0]
-    walk.refuse(maker or node, "keys or values joined to those of the cache")
 
 
 def _separate(

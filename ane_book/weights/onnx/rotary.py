@@ -45,11 +45,6 @@ class Tables:
             raise InvalidWeights(f"{self.short[0].graph.path}: tables of two widths")
 
     @property
-    def positions(self) -> int:
-        """P of the tables for long contexts."""
-        return self.long[0].shape[0]
-
-    @property
     def rotated(self) -> int:
         """R: rotated dimensions of a head."""
         return 2 * self.short[0].shape[1]

@@ -24,11 +24,10 @@ class Bundle:
     bits: int | None = 4
     block: int = 32
     zeros: str = ""
-    attention: str = "grouped"  # "packed" qkv, "grouped", "multi" head with RotaryEmbedding
+    attention: str = "grouped"  # "packed" qkv, "grouped", "rotated" before it
     tied: bool = False
     table: str = "plain"  # of the embedding: "plain", "blocks"
     external: bool = True
-    masked: bool = False  # "multi": by what is added to the scores
     window: int = -1
     dtype: type = np.float32
     H: int = 4
@@ -50,7 +49,7 @@ class Writer:
 
     def __init__(self, bundle: Bundle, seed: int = 0):
         self.bundle, self.random = bundle, np.random.default_rng(seed)
-        self.nodes, self.stored, self.weights, self.count, self.added = [], [], {}, 0, ""
+        self.nodes, self.stored, self.weights, self.count = [], [], {}, 0
 
     def name(self) -> str:
         self.count += 1
@@ -143,66 +142,25 @@ class Writer:
         if b.family == "qwen3":
             q = self.head_norm(f"{prefix}.q_norm", q, b.H)
             k = self.head_norm(f"{prefix}.k_norm", k, b.K)
-        make = self.multi if b.attention == "multi" else self.grouped
-        return make(i, [q, k, v], tables)
+        if b.attention == "rotated":
+            q, k = (self.rotate(x, heads, tables) for x, heads in ((q, b.H), (k, b.K)))
+            tables = ()
+        return self.grouped(i, [q, k, v], tables)
 
-    def grouped(self, i: int, parts: list[str], tables: tuple[str, str]) -> str:
+    def rotate(self, x: str, heads: int, tables: tuple[str, str]) -> str:
+        b = self.bundle
+        partial = {"num_heads": heads, "rotary_embedding_dim": b.R} if b.R < b.D else {}
+        return self.add("RotaryEmbedding", x, "position_ids", *tables, domain=MICROSOFT, **partial)
+
+    def grouped(self, i: int, parts: list[str], tables: tuple[str, ...]) -> str:
         b, past = self.bundle, [f"past_key_values.{i}.{name}" for name in ("key", "value")]
-        attributes = {"num_heads": b.H, "kv_num_heads": b.K, "do_rotary": 1, "scale": b.D**-0.5,
-                      "local_window_size": b.window} | b.changes  # fmt: skip
+        attributes = {"num_heads": b.H, "kv_num_heads": b.K, "scale": b.D**-0.5,
+                      "do_rotary": int(bool(tables)), "local_window_size": b.window}  # fmt: skip
+        attributes |= b.changes
         found = self.add("GroupQueryAttention", *parts, *past, "lengths", "total", *tables,
                          outputs=3, domain=MICROSOFT, **attributes)  # fmt: skip
         self.nodes[-1].output[1:] = [f"present.{i}.key", f"present.{i}.value"]
         return found[0]
-
-    def multi(self, i: int, parts: list[str], tables: tuple[str, str]) -> str:
-        """RotaryEmbedding, keys and values joined to the cache and repeated."""
-        b = self.bundle
-        q, k = (
-            self.add("RotaryEmbedding", part, "position_ids", *tables, domain=MICROSOFT,
-                     num_heads=heads if b.R < b.D else 0,
-                     rotary_embedding_dim=b.R if b.R < b.D else 0)
-            for part, heads in zip(parts, (b.H, b.K), strict=False)
-        )  # fmt: skip
-        k, v = (self.repeat(i, kind, x) for kind, x in (("key", k), ("value", parts[2])))
-        attributes = {"num_heads": b.H, "scale": b.D**-0.5, "unidirectional": int(not b.masked)}
-        mask = ["", "", self.mask()] if b.masked else []
-        return self.add("MultiHeadAttention", q, k, v, *mask, domain=MICROSOFT,
-                        **attributes | b.changes)  # fmt: skip
-
-    def mask(self) -> str:
-        """What is added to the scores (1, 1, t, n): nothing at a token itself and before it."""
-        if self.added:
-            return self.added
-        number = self.bundle.dtype
-        zero, one = (self.add("Constant", value_int=value) for value in (0, 1))
-        size, tokens = (
-            self.add("Gather", self.add("Shape", name), one, axis=0)
-            for name in ("attention_mask", "position_ids")
-        )
-        keys = self.add("Range", zero, size, one)
-        rows = self.add("Range", self.add("Sub", size, tokens), size, one)
-        places = self.add("Unsqueeze", rows, self.store(np.array([1])))
-        seen = self.add("LessOrEqual", keys, places)
-        if self.bundle.window > 0:
-            first = self.add("Sub", places, self.store(np.array(self.bundle.window)))
-            seen = self.add("And", seen, self.add("Greater", keys, first))
-        low = self.store(np.array(np.finfo(number).min, number))
-        added = self.add("Where", seen, self.store(np.array(0, number)), low)
-        self.added = self.add("Unsqueeze", added, self.store(np.array([0, 1])))
-        return self.added
-
-    def repeat(self, i: int, kind: str, x: str) -> str:
-        b, store = self.bundle, lambda *sizes: self.store(np.array(sizes))
-        x = self.add("Reshape", x, store(0, 0, b.K, -1))
-        x = self.add("Transpose", x, perm=[0, 2, 1, 3])
-        x = self.add("Concat", f"past_key_values.{i}.{kind}", x, axis=2)
-        self.nodes[-1].output[0] = x = f"present.{i}.{kind}"
-        x = self.add("Unsqueeze", x, store(2))
-        x = self.add("Expand", x, store(1, 1, b.H // b.K, 1, 1))
-        x = self.add("Reshape", x, store(0, b.H, -1, b.D))
-        x = self.add("Transpose", x, perm=[0, 2, 1, 3])
-        return self.add("Reshape", x, store(0, 0, b.H * b.D))
 
     def feed(self, i: int, x: str) -> str:
         b, prefix = self.bundle, f"model.layers.{i}.mlp"
@@ -308,7 +266,7 @@ def write(folder: Path, b: Bundle) -> dict[str, np.ndarray]:
     x, table = writer.embed()
     writer.decoder(x, table)
     inputs = [ids, info("attention_mask", TensorProto.INT64, ["b", "n"])]
-    if b.attention == "multi":
+    if b.attention == "rotated":
         inputs.append(info("position_ids", TensorProto.INT64, ["b", "t"]))
     outputs = [info("logits", writer.kind(), ["b", "t", b.V])]
     for i in range(b.L):

@@ -22,16 +22,15 @@ FORMS = {
     "int2": Bundle(bits=2, zeros="packed", table="blocks"),
     "int8": Bundle(bits=8, block=16, zeros="packed", table="blocks"),
     "fp32 tied": Bundle(bits=None, tied=True),
-    "fp16 multi-head": Bundle(bits=None, dtype=np.float16, attention="multi"),
+    "fp16 rotated before": Bundle(bits=None, dtype=np.float16, attention="rotated"),
     "qwen2": Bundle("qwen2", attention="packed", D=16, R=16, changes={"scale": 0.0}),
     "qwen3": Bundle("qwen3", D=32),
-    "qwen3 multi-head": Bundle("qwen3", attention="multi"),
-    "qwen3 multi-head by a mask": Bundle("qwen3", attention="multi", masked=True),
+    "qwen3 rotated before": Bundle("qwen3", attention="rotated"),
     "phi3": Bundle("phi3", R=16, bits=8, attention="packed", window=24),
     "mistral": Bundle("mistral", window=24),
     "all in one file": Bundle(external=False, zeros="packed"),
 }
-RUN = ("fp16 multi-head", "qwen2", "qwen3 multi-head by a mask", "phi3")
+RUN = ("fp16 rotated before", "qwen2", "qwen3 rotated before", "phi3")
 
 
 @pytest.fixture(scope="module")
