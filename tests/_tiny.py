@@ -111,6 +111,22 @@ TINY = {
         "residual_multiplier": 0.2197265625,  # 0.22, as fp16 has it
         "logits_scaling": 0.8,
     },
+    "granitemoehybrid": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "shared_intermediate_size": 104,
+        "num_local_experts": 0,
+        "mamba_n_heads": 6,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 20,
+        "mamba_d_conv": 3,
+        "mamba_expand": 3,
+        "embedding_multiplier": 12.0,
+        "attention_multiplier": 0.07,
+        "residual_multiplier": 0.2197265625,  # 0.22, as fp16 has it
+        "logits_scaling": 0.8,
+    },
     "olmo2": {"num_attention_heads": 4, "num_key_value_heads": 2},
     "lfm2": {
         "num_attention_heads": 4,
@@ -198,7 +214,7 @@ ODD = {
 }
 
 #: Families of which `transformers` runs no model without a layer of attention.
-MIXED = ("lfm2", "lfm2_moe", "qwen3_5_text")
+MIXED = ("granitemoehybrid", "lfm2", "lfm2_moe", "qwen3_5_text")
 
 #: Families whose layers are mixtures of experts.
 ROUTED = ("lfm2_moe", "qwen3_moe")
@@ -275,6 +291,8 @@ def odd(family: str) -> dict:
     changes = ODD | ({"num_hidden_layers": 2} if family in MIXED else {})
     if family == "gemma4_text":  # as the large ones are
         changes |= {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0}
+    if family == "granitemoehybrid":  # as those without Mamba layers do
+        changes |= {"position_embedding_type": "rope"}
     return changes | {"rope_parameters": SCALED.get(family, YARN)} | kinds(family, changes)
 
 

@@ -53,9 +53,9 @@ OWN: tuple[Architecture, ...] = (
 #: What `ane-families` has, by the names of its architectures and by those that GGUF has for them.
 MORE = (
     "exaone4", "gemma3", "gemma3_text", "gemma3_text-embedding", "gemma4", "gemma4_text", "glm4",
-    "granite", "lfm2", "lfm2_moe", "lfm2moe", "ministral", "ministral3", "mistral3", "modernbert",
-    "olmo2", "olmo3", "qwen3-embedding", "qwen35", "qwen3_5", "qwen3_5_text", "qwen3_moe",
-    "qwen3moe", "roberta", "smollm3", "xlm-roberta",
+    "granite", "granitemoehybrid", "lfm2", "lfm2_moe", "lfm2moe", "ministral", "ministral3",
+    "mistral3", "modernbert", "olmo2", "olmo3", "qwen3-embedding", "qwen35", "qwen3_5",
+    "qwen3_5_text", "qwen3_moe", "qwen3moe", "roberta", "smollm3", "xlm-roberta",
 )  # fmt: skip
 
 CLASSIFIER = "ForSequenceClassification"  # how classes of rerankers end in `transformers`
