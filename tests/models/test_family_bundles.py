@@ -140,7 +140,7 @@ def test_a_growing_chat_runs_what_is_new(made):
 
 #: Of rows so short some lose their tokens' experts, or their tokens, by fewer bits.
 QUANTISED = {"lfm2": "lut6", "qwen3_5_text": "auto:6", "gemma4_text": "lut6", "qwen3_moe": "int8",
-             "lfm2_moe": "lut8"}  # fmt: skip
+             "lfm2_moe": "lut8", "granitemoehybrid": "int8"}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", long_but(QUANTISED, "qwen3_5_text", "qwen3_moe"))
@@ -162,7 +162,8 @@ def types(bundle) -> set[str]:
 
 HELD = [
     *product(["gemma4_text"], ["shards", "one"]), ("qwen3_moe", "dispatch"), ("lfm2_moe", "state"),
-    ("lfm2_moe", "dispatch host"), ("qwen3_5_text", "apple"),
+    ("lfm2_moe", "dispatch host"), ("qwen3_5_text", "apple"), ("granitemoehybrid", "shards"),
+    ("granitemoehybrid", "apple"),
 ]  # fmt: skip
 
 

@@ -182,7 +182,8 @@ def _head_size(fields: dict) -> int:
 
 def _mamba(config: GraniteHybridConfig) -> Parameters:
     """The parameters of a Mamba layer's operator."""
-    C, H, K, (inner, mixed) = config.hidden_size, config.mamba_heads, config.taps, config.mamba_widths
+    C, H, K = config.hidden_size, config.mamba_heads, config.taps
+    inner, mixed = config.mamba_widths
     taps = {
         f"attention.convolution.taps.{i}": (Tap("mamba.conv1d.weight", (mixed, 1, K), number=i),)
         for i in range(K)
