@@ -61,12 +61,12 @@ class GraniteHybridConfig(GraniteConfig):
         return inner, inner + 2 * self.mamba_groups * N
 
 
-class GraniteHybrid(Granite):
+class GraniteHybrid(Granite[GraniteHybridConfig]):
     """`model_type` "granitemoehybrid". A mixture of experts is refused."""
 
     model_type = "granitemoehybrid"
     gguf = None
-    Config: ClassVar = GraniteHybridConfig
+    Config = GraniteHybridConfig
     fixed: ClassVar = Granite.fixed | {
         "num_local_experts": 0,
         "mamba_conv_bias": True,
@@ -159,13 +159,13 @@ class GraniteHybrid(Granite):
         return _mamba(config) | outer
 
 
-def _check_steps(limit: object) -> None:
+def _check_steps(limit: list | tuple | None) -> None:
     """Refuse bounds of a token's step, which `transformers` itself keeps in some calls only.
 
     transformers 5 writes infinity as {"__float__": "Infinity"}.
     """
-    found = [n.get("__float__") if isinstance(n, dict) else n for n in limit or (0.0, inf)]
-    if [float(n) for n in found] != [0.0, inf]:
+    found = [n["__float__"] if isinstance(n, dict) else n for n in limit or (0.0, inf)]
+    if [*map(float, found)] != [0.0, inf]:
         raise UnsupportedModel(
             f"config.json: time_step_limit = {limit!r:.200} is not supported for granitemoehybrid "
             "models"
