@@ -44,7 +44,7 @@ UNSUPPORTED = {
         ({"num_local_experts": 4}, "num_local_experts = 4 is not supported for g"),
         ({"mamba_conv_bias": False}, "mamba_conv_bias = False"),
         ({"mamba_proj_bias": True}, "mamba_proj_bias = True"),
-        ({"time_step_limit": [0.1, {"__float__": "Infinity"}]}, r"limit = \[0.1, .* for granitemoe"),
+        ({"time_step_limit": [0.1, {"__float__": "Infinity"}]}, r"limit = \[0.1, .* for gra"),
         ({"layer_types": ["conv"] * 3}, "full_attention, linear"),
     ],
     "olmo2": [({"attention_bias": True}, "attention_bias = True")],
