@@ -50,13 +50,7 @@ __all__ = [
 OWN: tuple[Architecture, ...] = (
     Bert(), HunYuan(), Llama(), Mistral(), Phi3(), PrivacyFilter(), Qwen2(), Qwen3(), Zaya(),
 )  # fmt: skip
-#: What `ane-families` has, by the names of its architectures and by those that GGUF has for them.
-MORE = (
-    "exaone4", "gemma3", "gemma3_text", "gemma3_text-embedding", "gemma4", "gemma4_text", "glm4",
-    "granite", "granitemoehybrid", "lfm2", "lfm2_moe", "lfm2moe", "ministral", "ministral3",
-    "mistral3", "modernbert", "olmo2", "olmo3", "qwen3-embedding", "qwen35", "qwen3_5",
-    "qwen3_5_text", "qwen3_moe", "qwen3moe", "roberta", "smollm3", "xlm-roberta",
-)  # fmt: skip
+GROUP = "ane_book.families"  # entry points of the distributions that have more
 
 CLASSIFIER = "ForSequenceClassification"  # how classes of rerankers end in `transformers`
 
@@ -68,7 +62,7 @@ def architectures() -> dict[str, Architecture]:
     Raises UnsupportedModel where two have the same name.
     """
     found = {each.name: each for each in OWN}
-    for entry in entry_points(group="ane_book.families"):
+    for entry in entry_points(group=GROUP):
         for each in entry.load():
             if each.name in found:
                 raise UnsupportedModel(
@@ -83,7 +77,7 @@ def find(name: object) -> Architecture:
     """The architecture of this name; raises UnsupportedModel if there is none."""
     known = architectures()
     if not isinstance(name, str) or name not in known:
-        raise _refused(name, f"architecture {name!r} is not one this library converts", known)
+        raise _refused(f"architecture {name!r} is not one this library converts", known)
     return known[name]
 
 
@@ -91,7 +85,7 @@ def find_gguf(name: object) -> Architecture:
     """The architecture whose `general.architecture` in GGUF is `name`; raises UnsupportedModel."""
     known = {each.gguf.architecture: each for each in architectures().values() if each.gguf}
     if not isinstance(name, str) or name not in known:
-        raise _refused(name, f"architecture {name!r} is not supported", known)
+        raise _refused(f"architecture {name!r} is not supported", known)
     return known[name]
 
 
@@ -118,19 +112,20 @@ def read_config(fields: dict) -> Any:
     if fit:
         said = f"config.json: embedding is not supported for {model_type} models"
         embedders = {one.model_type for one in known if one.task == "embedding"}
-        raise _refused(f"{model_type}-embedding", said, embedders)
+        raise _refused(said, embedders)
     said = f"config.json: model_type {model_type!r} is not one this library converts"
     if model_type is None:
         said = (
             "config.json: it has no model_type, which names the architecture; take the file that "
             "belongs to the weights"
         )
-    raise _refused(model_type, said, {one.model_type for one in known})
+    raise _refused(said, {one.model_type for one in known})
 
 
-def _refused(name: object, said: str, known: Collection[str]) -> UnsupportedModel:
-    """What to do about a family that is not here: install it, or take one of those known."""
-    if name in MORE and name not in architectures():
-        remedy = missing("to use it", "ane-families", f"ane-families=={__version__}")
-        return UnsupportedModel(f"{name} is a family of ane-families; {remedy}")
-    return UnsupportedModel(f"{said}; supported: {', '.join(sorted(known))}")
+def _refused(said: str, known: Collection[str]) -> UnsupportedModel:
+    """What to do about a family that is not here: take one of those known, or install more."""
+    said = f"{said}; supported: {', '.join(sorted(known))}"
+    if any(entry.name == "ane-families" for entry in entry_points(group=GROUP)):
+        return UnsupportedModel(said)
+    remedy = missing("for more families", "ane-families", f"ane-families=={__version__}")
+    return UnsupportedModel(f"{said}; {remedy}")

@@ -76,8 +76,8 @@ def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedF
             )
             for key, _ in sorted(expected.items() ^ actual.items()):
                 raise InvalidBundle(
-                    f"{where}: {kind[:-1]} {key!r} has type {actual.get(key)}, manifest.json says "
-                    f"{expected.get(key)}; convert the model again"
+                    f"{where}: {kind[:-1]} {key!r} has type {actual.get(key, 'none')}, "
+                    f"manifest.json says {expected.get(key, 'none')}; convert the model again"
                 )
     return by_tier(bundle.manifest, functions)
 

@@ -107,7 +107,7 @@ def test_the_command_verifies(copy):
     weights.write_bytes(flip(weights.read_bytes(), 200))
     line = refused("inspect", "--verify", copy)
     assert weights.relative_to(copy).as_posix() in line and "convert the model again" in line
-    assert "has no manifest.json" in refused("inspect", "--verify", weights.parent)
+    assert "is not a .mlpackage" in refused("inspect", "--verify", weights.parent)
 
 
 def test_a_manifest_that_says_something_else_is_told(copy):

@@ -115,10 +115,16 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
             or (again and _package_fault(bundle, again, golden))
         )
     exact = weights is not None or bundle.recipe.is_plain
-    if not fault:
-        return Parity(True, _passed(stages, exact), stages, exact, weights is not None)
-    where = fault.package, fault.function, fault.first
-    return Parity(False, fault.reason, stages, exact, weights is not None, *where)
+    return Parity(
+        passed=not fault,
+        reason=fault.reason if fault else _passed(stages, exact),
+        stages=stages,
+        exact=exact,
+        source=weights is not None,
+        package=fault.package if fault else None,
+        function=fault.function if fault else None,
+        first=fault.first if fault else None,
+    )
 
 
 def _host_fault(bundle: Bundle) -> _Fault | None:
