@@ -60,16 +60,6 @@ from pydantic import ValidationError
 if TYPE_CHECKING:
     from ane_book.models.base.config import ModelConfig
 
-__all__ = [
-    "Bundle",
-    "Manifest",
-    "Recipe",
-    "check_task",
-    "opened",
-    "read_manifest",
-    "seal",
-]
-
 MAX_MANIFEST = 1 << 24  # bytes; a thousand layers, each a package, need less
 
 #: The tasks of bundles: what such a model does, and the command for it.

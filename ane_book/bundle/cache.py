@@ -37,8 +37,7 @@ class Entry:
     """A folder in the cache.
 
     used: the time of its last use, in seconds since 1970. recipe: the options that are not the
-    defaults; {"compiled": True} for what Core ML compiled, {"blocks": N} for the lowered blocks, {}
-    if the manifest cannot be read.
+    defaults; {"compiled": True} for what Core ML compiled, {} if there is no manifest to read.
     """
 
     path: Path
@@ -76,24 +75,15 @@ def lowered() -> Path:
 def entries() -> list[Entry]:
     """Every bundle and compiled package in the cache, finished or not, and the lowered blocks; the
     last used first."""
-    result = _lowered()
     folders = [folder for folder in (bundles(), compiled()) if folder.is_dir()]
-    for path in chain.from_iterable(folder.iterdir() for folder in folders):
-        if KNOWN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+    found = chain.from_iterable(folder.iterdir() for folder in folders)
+    result = []
+    for path in (lowered(), *(path for path in found if KNOWN.fullmatch(path.name))):
+        if path.is_dir() and not path.is_symlink():
             with suppress(FileNotFoundError):  # renamed just now
                 size, used = sum(regular_files(path).values()), path.stat().st_mtime
                 result.append(Entry(path, size, used, _recipe(path)))
     return sorted(result, key=lambda entry: -entry.used)
-
-
-def _lowered() -> list[Entry]:
-    files = regular_files(lowered())
-    if not files:
-        return []
-    with suppress(FileNotFoundError):  # deleted just now
-        used = max((lowered() / name).stat().st_mtime for name in files)
-        return [Entry(lowered(), sum(files.values()), used, {"blocks": len(files)})]
-    return []
 
 
 def _recipe(bundle: Path) -> dict:

@@ -145,14 +145,14 @@ def _check_types(manifest: "Manifest", name: str) -> None:
     given: Shapes = {}  # by the parts of the same layers, or by those before them with `hidden_out`
     for part in manifest.packages:
         function = part.functions.get(name) or part.functions[manifest.names[name]]
-        own: Shapes = {key: type_.shape for key, type_ in function.outputs.items()}
         for kind, expected in _contract(manifest, part, function, given).items():
             actual = {key: type_.shape for key, type_ in getattr(function, kind).items()}
             if actual != expected:
                 raise ValueError(
                     f"{part.package}, {name!r}: {kind} {actual} do not fit; expected: {expected}"
                 )
-        given = handed(own) if "hidden_out" in own else given | own
+        own: Shapes = {key: type_.shape for key, type_ in function.outputs.items()}
+        given = function.handed if "hidden_out" in own else given | own
 
 
 def _contract(
@@ -212,8 +212,3 @@ def slot_shapes(manifest: "Manifest", part: Part) -> Shapes:
     if manifest.adapters is None or part.part != "layers":
         return {}
     return manifest.adapters.shapes(len(part.span))
-
-
-def handed(outputs: dict) -> dict:
-    """Of the outputs of a layer's last part, those that the next layers may take."""
-    return {n: own for n, own in outputs.items() if n != "hidden_out" and not n.startswith("new_")}

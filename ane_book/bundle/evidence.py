@@ -139,10 +139,7 @@ class Evidence(_EvidenceRecord):
 
 def unmeasured(seal: str, why: str = "nobody has measured it") -> Evidence:
     """The evidence of a new bundle, no level measured; `why` begins the reason of every level."""
-    levels = {
-        name: Level(status="unmeasured", reason=f"{why}: {command}")
-        for name, command in MEASURED_BY.items()
-    }
+    levels = {name: no_level(f"{why}: {command}") for name, command in MEASURED_BY.items()}
     return Evidence(bundle=seal, levels=levels)
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from math import prod
 from typing import Final, Literal
 
-from ane_book.bundle.contract import check_packages, handed
+from ane_book.bundle.contract import check_packages
 from ane_book.bundle.parts import (
     SHA256,
     Adapters,
@@ -160,8 +160,8 @@ class Manifest(Record):
     def handed(self) -> dict[str, int]:
         """R of every value (1, R, 1, T) that layers of one part hand to those of the next one."""
         functions = [next(iter(part.functions.values())) for part in self.shards]
-        ends = [f.outputs for f in functions if "hidden_out" in f.outputs]
-        return {n: t.shape[1] for outputs in ends for n, t in handed(outputs).items()}
+        ends = [function.handed for function in functions if "hidden_out" in function.outputs]
+        return {name: shape[1] for handed in ends for name, shape in handed.items()}
 
     @property
     def splits(self) -> list[int]:

@@ -56,6 +56,12 @@ class FunctionSpec(Record):
     def call(self, layout: Layout) -> CallShape:
         return CallShape(self.tokens, self.slots or 0, layout)
 
+    @property
+    def handed(self) -> dict[str, tuple[int, ...]]:
+        """Of what the last part of a layer gives, what the next layers may take: their shapes."""
+        own = {name: type_.shape for name, type_ in self.outputs.items() if name != "hidden_out"}
+        return {name: shape for name, shape in own.items() if not name.startswith("new_")}
+
     def stores(self, layout: Layout) -> list[Store]:
         """What the package keeps from call to call."""
         kept = [(n, t, False) for n, t in self.inputs.items() if f"new_{n}" in self.outputs]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ane_book.conversion.build import BundleBuilder, Progress
     from ane_book.weights import WeightSource
 
-__all__ = ["convert", "kept", "reference_models"]
-
 ELSEWHERE = "name another folder, or another cache by ANE_BOOK_CACHE"
 
 
@@ -50,7 +48,7 @@ def convert(
         cache.mark_used(bundle.path)
         return bundle
     from ane_book.conversion.build import BundleBuilder
-    from ane_book.conversion.quantize import scheme_warning
+    from ane_book.conversion.quantize.schemes import scheme_warning
     from ane_book.conversion.recipe import make_recipe
     from ane_book.models import read_config
 

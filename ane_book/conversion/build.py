@@ -26,8 +26,8 @@ from ane_book.conversion.encoding import Encoding, StoredEncoding, rounded
 from ane_book.conversion.golden import GoldenPass
 from ane_book.conversion.packages import adapters_of, part_of, tags_of, vectors_of
 from ane_book.conversion.plan import Program, plan
-from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.quantize.allotment import Allotment
+from ane_book.conversion.quantize.schemes import find_scheme
 from ane_book.conversion.target import beside, exchange
 from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.write.decoder import lower_blocks, write_shard

@@ -2,7 +2,7 @@
 
 A builder reads every weight through its encoding. Whatever the encoding, a tensor that is no matrix
 is rounded to fp16. A matrix that the encoding leaves as numbers gets the scheme of the recipe when
-its program is written (`ane_book.conversion.quantize.encode`).
+its program is written (`ane_book.conversion.quantize.encoded.encode`).
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from ane_book.conversion.plan import Plan
-from ane_book.conversion.quantize import STORED, Encoded
+from ane_book.conversion.quantize.encoded import Encoded
+from ane_book.conversion.quantize.schemes import STORED
 from ane_book.errors import InvalidInput, InvalidWeights
 from ane_book.models import find
 from ane_book.models.base.architecture import TensorSpec

@@ -125,9 +125,6 @@ class GoldenPass:
         with np.load(self.file(layer)) as file:
             return {name: torch.from_numpy(array) for name, array in file.items()}
 
-    def _hidden(self, layer: int) -> Tensor:
-        return self._values(layer)["hidden"]
-
     def _given(self, tokens: np.ndarray) -> Tensor:
         """The scaled embeddings of T tokens, (1, C, 1, T), as the host gives them to the model."""
         embedding = np.load(self.folder / "embedding.npy", mmap_mode="r")
@@ -168,7 +165,7 @@ class GoldenPass:
         them; `weights`: of their `Head`."""
         head = loaded(partial(decoder.Head, self.config, (rows,)), weights)
         with torch.inference_mode():
-            logits = head(self._hidden(self.config.num_layers))[0][0, :, 0]  # (V_i, T)
+            logits = head(self._values(self.config.num_layers)["hidden"])[0][0, :, 0]  # (V_i, T)
             largest, place = logits.max(dim=0)
             self._best.append((largest, place + sum(map(len, self._logits))))
             self._logits.append(logits[:, -1].clone())  # or all tokens' would be kept
@@ -194,7 +191,7 @@ class GoldenPass:
             largest, tokens = (torch.stack(parts) for parts in zip(*self._best, strict=True))
             argmax = tokens.gather(0, largest.argmax(dim=0)[None])[0]
             return {"logits": torch.cat(self._logits).numpy(), "argmax": argmax.numpy()}
-        hidden = self._hidden(self.config.num_layers)  # (1, C, 1, T)
+        hidden = self._values(self.config.num_layers)["hidden"]  # (1, C, 1, T)
         if self._architecture.task == "token-classification":
             return {"logits": self._after_end("last", hidden)[0, :, 0].numpy()}
         column = torch.from_numpy(pool(hidden[0, :, 0].numpy(), self.config.pooling))

@@ -72,16 +72,12 @@ class Rebuild:
     def package(self, name: str) -> Path:
         """Write one of the bundle's packages again; returns its path."""
         builder, path = self._builder, self._folder / name
-        self._prepare()
+        encoding = builder.encoding
+        if encoding.file and not (schemes := self._folder / encoding.file).exists():
+            tokenizer = self._folder / "tokenizer.json"  # a bit budget is calibrated all over again
+            tokenizer.write_text(builder.tokenizer.json, "utf-8")
+            encoding.prepare(schemes, lambda step: None)
         program = next(p for p in builder.plan.programs if p.package == name)
         weights = builder.parts(program) if program.parts else builder.states(program.layers)
         builder.write(path, program, weights)
         return path
-
-    def _prepare(self) -> None:
-        """Write the file that the encoding needs; a bit budget is calibrated all over again."""
-        encoding = self._builder.encoding
-        if encoding.file and not (schemes := self._folder / encoding.file).exists():
-            tokenizer = self._folder / "tokenizer.json"
-            tokenizer.write_text(self._builder.tokenizer.json, "utf-8")
-            encoding.prepare(schemes, lambda step: None)

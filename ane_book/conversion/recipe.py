@@ -1,7 +1,7 @@
 """Make the recipe of a conversion from its options, so that it fits the model."""
 
 from ane_book.bundle import Bundle
-from ane_book.conversion.quantize import STORED, find_scheme
+from ane_book.conversion.quantize.schemes import STORED, find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.lora import targets
@@ -50,8 +50,13 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
         )
     recipe = recipe.model_copy(update={"context": context, "tiers": tiers})
     recipe = recipe.model_copy(update={"prefill": _prefill(recipe)})
-    if recipe.functions == "one":
-        _check_blocks(recipe)
+    odd = [slots for slots in recipe.caches if slots % recipe.prefill]
+    if recipe.functions == "one" and odd:  # no other function could take what is left at its end
+        fit = odd[0] - odd[0] % recipe.prefill
+        raise InvalidInput(
+            f"functions one: a cache of {odd[0]} slots is no multiple of the {recipe.prefill} "
+            f"tokens of a call; take {fit or recipe.prefill}"
+        )
     if config is not None and recipe.lora_slots:
         targets(config)  # raises
     return recipe
@@ -69,18 +74,6 @@ def _with_one_function(recipe: Recipe) -> Recipe:
         )
     K = recipe.verify or BLOCK
     return recipe.model_copy(update={"verify": K, "prefill": K})
-
-
-def _check_blocks(recipe: Recipe) -> None:
-    """Raise InvalidInput unless each cache is a number of whole calls, since no other function
-    could take what is left at its end."""
-    for slots in recipe.caches:
-        if slots % recipe.prefill:
-            fit = slots - slots % recipe.prefill
-            raise InvalidInput(
-                f"functions one: a cache of {slots} slots is no multiple of the {recipe.prefill} "
-                f"tokens of a call; take {fit or recipe.prefill}"
-            )
 
 
 def _check_chain(config: DecoderConfig, recipe: Recipe) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ane_book.conversion.plan import Plan, plan
-from ane_book.conversion.quantize import find_scheme
+from ane_book.conversion.quantize.schemes import find_scheme
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
 from ane_book.models import read_config

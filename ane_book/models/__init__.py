@@ -35,7 +35,6 @@ from ane_book.models.mistral import Mistral
 from ane_book.models.phi3 import Phi3
 from ane_book.models.privacy_filter import PrivacyFilter
 from ane_book.models.qwen2 import Qwen2
-from ane_book.models.qwen3 import Qwen3
 from ane_book.models.zaya import Zaya
 from mlprogram.extras import missing
 
@@ -48,7 +47,7 @@ __all__ = [
 ]
 
 OWN: tuple[Architecture, ...] = (
-    Bert(), HunYuan(), Llama(), Mistral(), Phi3(), PrivacyFilter(), Qwen2(), Qwen3(), Zaya(),
+    Bert(), HunYuan(), Llama(), Mistral(), Phi3(), PrivacyFilter(), Qwen2(), Zaya(),
 )  # fmt: skip
 GROUP = "ane_book.families"  # entry points of the distributions that have more
 

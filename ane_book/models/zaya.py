@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.layout import Tail
-from ane_book.models.base.architecture import FULL, Architecture, Checkpoint, Parameters, TensorSpec
+from ane_book.models.base.architecture import FULL, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Real, Width, rope_type
-from ane_book.models.base.dense import layer_types, outer_tensors, sizes, tied_names
+from ane_book.models.base.dense import Dense, layer_types
 from ane_book.models.base.experts import Experts
 from ane_book.models.base.signature import BlockSignature, attention
 from ane_book.options import Strategy
@@ -69,7 +69,7 @@ class ZayaConfig(DecoderConfig):
         return max(sum(self.taps) - 2, 1)
 
 
-class Zaya(Architecture):
+class Zaya(Dense[ZayaConfig]):
     """`model_type` "zaya": ZAYA1-8B."""
 
     model_type = "zaya"
@@ -88,9 +88,8 @@ class Zaya(Architecture):
         rope = self._rope(fields, set(types))
         (partial,) = {own.get("partial_rotary_factor", 1.0) for own in rope.values()}
         thetas = {name: own["rope_theta"] for name, own in (DEFAULT | rope).items()}
-        return sizes(fields | {"intermediate_size": fields["moe_intermediate_size"]}) | {
-            "architecture": self.name,
-            "rms_norm_eps": fields["rms_norm_eps"],
+        named = {"intermediate_size": fields["moe_intermediate_size"], "rope_scaling": None}
+        return super().read(fields | named) | {
             "rope_theta": thetas["hybrid"],
             "partial_rotary_factor": partial,
             "rope_local_theta": thetas["hybrid_sliding"],
@@ -173,10 +172,8 @@ class Zaya(Architecture):
 
     def ends(self, config: ZayaConfig) -> "dict[str, nn.Module]":
         from ane_book.models.base.compressed import Scaling
-        from ane_book.models.base.layers import RMSNorm
 
-        C = config.hidden_size
-        return {"first": Scaling(C), "norm": RMSNorm(C, config.rms_norm_eps)}
+        return {"first": Scaling(config.hidden_size)} | super().ends(config)
 
     def block(self, config: ZayaConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base import compressed
@@ -208,16 +205,10 @@ class Zaya(Architecture):
 
     def outer(self, config: ZayaConfig) -> dict[str, TensorSpec]:
         C = (config.hidden_size,)
-        tensors = outer_tensors(config)
-        return {
-            "embedding": tensors.pop("embedding"),
+        return super().outer(config) | {
             "first.bias": TensorSpec("model.input_hidden_states_bias", C),
             "first.scale": TensorSpec("model.input_hidden_states_scale", C),
-            **tensors,
         }
-
-    def checkpoint(self, config: ZayaConfig) -> Checkpoint:
-        return Checkpoint(repeats=tied_names(config))
 
 
 def _attention(config: ZayaConfig) -> Parameters:

@@ -12,9 +12,8 @@ as PyTorch stores it.
     gguf_header.py    the layout of a GGUF file
     random.py         no file at all: a tensor is a function of its name and a seed
     hub.py            where a model's files are on this machine, or how to get them
-    folder.py         the tokenizer of a Hugging Face folder
     sentences.py      the settings of sentence-transformers beside an encoder
-    tokenizer.py      tokenizer.json made from a GGUF's metadata
+    tokenizer.py      the tokenizer of a Hugging Face folder, or of a GGUF's metadata
 
 `ane_book.weights.onnx` reads folders of ONNX Runtime GenAI: a graph with tensors beside it.
 
@@ -38,17 +37,6 @@ __all__ = [
     "Integers", "Shape", "TokenizerFiles", "WeightSource", "joined", "open_source", "read_config",
     "read_json",
 ]  # fmt: skip
-
-#: What a folder without weights may be, by what it holds, and what takes it.
-OTHERS = {
-    "Data/com.apple.CoreML": "a package, which holds a program and nothing to talk with; "
-    "`ane-book inspect --run {path}` runs it",
-    "main.mlirb": "an asset of Core AI, which holds a program and nothing to talk with; "
-    "`ane-book check {path}` looks at it, and `ane-book run BUNDLE PROMPT --backend coreai` runs "
-    "the assets of a bundle",
-    "manifest.json": "a bundle, which is converted already; `ane-book run {path} PROMPT` runs it, "
-    "and another conversion starts from the weights",
-}
 
 
 def open_source(path: str | Path) -> WeightSource:
@@ -92,9 +80,11 @@ def _open(path: Path) -> WeightSource:
 
 def _without_weights(path: Path, ggufs: list[Path]) -> str:
     """What a folder is that holds no weights, or those of several models."""
-    for name, other in OTHERS.items():
-        if (path / name).exists():
-            return other.format(path=path)
+    if (path / "manifest.json").exists():
+        return (
+            f"a bundle, which is converted already; `ane-book run {path} PROMPT` runs it, and "
+            "another conversion starts from the weights"
+        )
     found = f"{len(ggufs)} .gguf files; name one of them" if ggufs else "none of these"
     return (
         "a folder of weights holds config.json with *.safetensors, one .gguf file, or "

@@ -9,7 +9,6 @@ and k and the base of HunYuan's rotary embedding as in llama.cpp's convert_hf_to
 """
 
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import replace
 import math
 from pathlib import Path
@@ -122,9 +121,6 @@ class GGUFSource(WeightSource):
                 size=rows * size,
             )
             yield self._gguf.rows(self._config, name, self._dequantize(part))
-
-    def config(self) -> dict:
-        return deepcopy(self._fields)
 
     def tokenizer(self) -> TokenizerFiles:
         return from_gguf(self._metadata, self._fields["vocab_size"], str(self.files[0]))

@@ -171,9 +171,7 @@ def _check_apart(tensors: dict[str, GGUFTensor], path: Path) -> None:
         end, before = tensor.start + tensor.size, name
 
 
-def _locate(
-    name: str, row: tuple[Shape, int, int], start: int, end: int, path: Path
-) -> GGUFTensor:
+def _locate(name: str, row: tuple[Shape, int, int], start: int, end: int, path: Path) -> GGUFTensor:
     """A tensor's type and place in the file, whose data are the bytes from `start` to `end`.
 
     Raises InvalidWeights for a tensor that does not lie there, UnsupportedModel for its type.

@@ -17,15 +17,14 @@ from pathlib import Path
 import re
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound, first_fault
+from ane_book.weights.quantised.stored import FLOATS
+from ane_book.weights.safetensors import open_safetensors
 from ane_book.weights.source import read_json
-from mlprogram.files import check_file
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
-DTYPES = ("F32", "F16", "BF16")  # safetensors' names
 
 #: Fields that are of training, of which layers were trained, or of fields that are refused.
 UNUSED = {
@@ -101,21 +100,15 @@ def _config(path: Path) -> _Config:
 
 def _pairs(path: Path, r: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """A and B by the matrix's name; raises unless there are some, each with both, of rank r."""
-    check_file(path)
     found: dict[str, dict[str, np.ndarray]] = {}
-    try:
-        with safe_open(path, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 - a handle, not a dict
-                match, dtype = NAME.fullmatch(key), file.get_slice(key).get_dtype()
-                if match is None or dtype not in DTYPES:
-                    raise UnsupportedModel(
-                        f"{path}: tensor {key[:100]} of type {dtype} is no A or B of a matrix"
-                    )
-                found.setdefault(match[1], {})[match[2]] = file.get_tensor(key).float().numpy()
-    except (SafetensorError, OSError) as error:
-        raise InvalidWeights(
-            f"{path}: cut short or not a safetensors file ({error}); get it again"
-        ) from None
+    with open_safetensors(path) as file:
+        for key in file.keys():  # noqa: SIM118 - a handle, not a dict
+            match, dtype = NAME.fullmatch(key), file.get_slice(key).get_dtype()
+            if match is None or dtype not in FLOATS:
+                raise UnsupportedModel(
+                    f"{path}: tensor {key[:100]} of type {dtype} is no A or B of a matrix"
+                )
+            found.setdefault(match[1], {})[match[2]] = file.get_tensor(key).float().numpy()
     if not found:
         raise InvalidWeights(f"{path}: has no tensors; get it again")
     for name, own in found.items():

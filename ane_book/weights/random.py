@@ -8,16 +8,15 @@ Reference for the generator: Salmon et al. 2011, "Parallel random numbers: as ea
 """
 
 from collections.abc import Iterable, Iterator
-from copy import deepcopy
 import hashlib
 import json
 
 from ane_book.models import find
+from ane_book.models.base.config import plain_rope
 from ane_book.weights.source import (
     Shape,
     TokenizerFiles,
     WeightSource,
-    plain_rope,
     read_config,
 )
 from ane_book.weights.tokenizer import byte_level
@@ -39,8 +38,8 @@ class RandomSource(WeightSource):
     def __init__(self, config: dict, seed: int = 0):
         """Raises UnsupportedModel or InvalidWeights for a configuration that is not supported."""
         place = "the configuration"
-        self._config, self.seed, self.files = plain_rope(config, place), seed, []
-        read = read_config(self._config, place)
+        self._fields, self.seed, self.files = plain_rope(config, place), seed, []
+        read = read_config(self._fields, place)
         self._shapes = find(read.architecture).tensors(read)
 
     def _read(self, name: str) -> np.ndarray:
@@ -62,13 +61,10 @@ class RandomSource(WeightSource):
                 array += np.float32(1.0)
             yield array
 
-    def config(self) -> dict:
-        return deepcopy(self._config)
-
     def tokenizer(self) -> TokenizerFiles:
-        return byte_level(self._config["vocab_size"])
+        return byte_level(self._fields["vocab_size"])
 
     def fingerprint(self) -> str:
         """sha256 of the configuration and the seed, which determine every tensor."""
-        text = json.dumps([self._config, self.seed], sort_keys=True)
+        text = json.dumps([self._fields, self.seed], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -13,14 +13,13 @@ numpy does not have. Weights that are quantised are read by the rules of
 """
 
 from collections.abc import Iterator, Set
-from copy import deepcopy
 from pathlib import Path
 import warnings
 
 from ane_book.errors import InvalidWeights, ScalesLeftOut, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
 from ane_book.models.base.architecture import Checkpoint
-from ane_book.weights.folder import read_tokenizer, tokenizer_paths
+from ane_book.models.base.config import plain_rope
 from ane_book.weights.quantised import Stored, WeightRule, rules
 from ane_book.weights.quantised.stored import FLOATS, Header
 from ane_book.weights.sentences import Sentences, read_steps, sentence_settings
@@ -30,10 +29,10 @@ from ane_book.weights.source import (
     WeightSource,
     check_tensors,
     piece_shapes,
-    plain_rope,
     read_config,
     read_json,
 )
+from ane_book.weights.tokenizer import read_tokenizer, tokenizer_paths
 from mlprogram.files import check_file
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -66,12 +65,13 @@ class SafetensorsSource(WeightSource):
             raise WeightsNotFound(
                 f"{path}: {place} is missing, which says what the tensors are of; get it as well"
             )
-        self._config, sentences = read_folder(self._folder)
-        config = read_config(self._config, str(place))
+        self._fields, sentences = read_folder(self._folder)
+        config = read_config(self._fields, str(place))
         architecture = find(config.architecture)
         shards = _shards(path)
         self.files = [place, *shards, *tokenizer_paths(self._folder), *sentences.files]
-        self._open = {shard: _open(shard) for shard in (*shards, *sentences.dense.values())}
+        weights = (*shards, *sentences.dense.values())
+        self._open = {file: open_safetensors(file) for file in weights}
         self._shapes, names = architecture.tensors(config), architecture.checkpoint(config)
         self._where = self._locate(names, sentences.dense)
         self._leave_out_scales(str(path))
@@ -95,7 +95,7 @@ class SafetensorsSource(WeightSource):
         """The rules of quantised tensors, after every tensor was found to be as expected."""
         headers = {name: self._header(name) for name in self._where}
         stored = Stored(headers, self._get, place)
-        made = rules(self._config, stored)
+        made = rules(self._fields, stored)
         parts = {part for rule in made.values() for part in rule.parts}
         plain = {name: self._plain(name, own) for name, own in headers.items() if name not in parts}
         found = plain | {name: rule.shape for name, rule in made.items()}
@@ -106,7 +106,7 @@ class SafetensorsSource(WeightSource):
         self._in_pieces = {name: own for name, own in pieces.items() if name not in found}
         check_tensors(found, piece_shapes(self._shapes, self._in_pieces), place)
         if made:  # what is read from here on is a plain model
-            del self._config["quantization_config"]
+            del self._fields["quantization_config"]
         return made
 
     def _get(self, name: str) -> torch.Tensor:
@@ -127,11 +127,8 @@ class SafetensorsSource(WeightSource):
         for at in range(0, len(whole), count):
             yield whole[at : at + count].to(torch.float32, copy=True).numpy()
 
-    def config(self) -> dict:
-        return deepcopy(self._config)
-
     def tokenizer(self) -> TokenizerFiles:
-        return read_tokenizer(self._folder, self._config)
+        return read_tokenizer(self._folder, self._fields)
 
     def _locate(self, names: Checkpoint, dense: dict[str, Path]) -> dict[str, tuple[Path, str]]:
         """Tensor name -> the file that holds it and its name there, without `repeats`, `BUFFERS`
@@ -211,7 +208,8 @@ def _shards(path: Path) -> list[Path]:
     return shards
 
 
-def _open(path: Path):
+def open_safetensors(path: Path):
+    """A handle of a file, whose header is checked. Raises InvalidWeights for a damaged one."""
     check_file(path)
     try:
         return safe_open(path, framework="pt")

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 import hashlib
 import json
@@ -71,6 +72,7 @@ class WeightSource(ABC):
 
     kind: str  # "gguf", "safetensors", "onnx" or "random"
     files: list[Path]  # the files that `fingerprint` covers
+    _fields: dict  # of `config`
     _shapes: dict[str, Shape]  # the shape of each tensor
     _place: str  # the beginning of error messages: the path
     _in_pieces: Mapping[str, Pieces] = MappingProxyType({})  # of tensors that are not stored whole
@@ -117,10 +119,10 @@ class WeightSource(ABC):
         """Whether `integers` returns any matrix; reads no tensor."""
         return False
 
-    @abstractmethod
     def config(self) -> dict:
         """The fields of a Hugging Face `config.json`, after `plain_rope`: `rope_theta` at the top
         level and `rope_scaling` a dict or None."""
+        return deepcopy(self._fields)
 
     @abstractmethod
     def tokenizer(self) -> TokenizerFiles:
@@ -222,13 +224,3 @@ def piece_shapes(shapes: Mapping[str, Shape], pieces: Mapping[str, Pieces]) -> d
             found |= dict.fromkeys(parts, (shape[1] // len(parts), *shape[2:]))
         found |= {} if name in pieces else {name: shape}
     return found
-
-
-def plain_rope(config: dict, place: str) -> dict:
-    """`plain_rope` of models/base/config, for all sources."""
-    from ane_book.models.base.config import plain_rope as plain
-
-    for field in ("rope_parameters", "rope_scaling"):
-        if not isinstance(config.get(field), dict | None):
-            raise InvalidWeights(f"{place}: {field} is {config[field]!r}, not an object")
-    return plain(config)

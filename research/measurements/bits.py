@@ -23,9 +23,11 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import bundle, record, reference_model, weights_file
 from ane_book.conversion.plan import plan
-from ane_book.conversion.quantize import AUTO, encode, feedback, find_scheme
+from ane_book.conversion.quantize import feedback
 from ane_book.conversion.quantize.allotment import Allotment, _choices, allot
 from ane_book.conversion.quantize.calibrate import TOKENS, calibration_text
+from ane_book.conversion.quantize.encoded import encode
+from ane_book.conversion.quantize.schemes import AUTO, find_scheme
 from ane_book.evidence import loss, original
 from ane_book.models import find, read_config
 from ane_book.options import Recipe, checked

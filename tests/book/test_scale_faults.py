@@ -1,7 +1,7 @@
 """What "Bits" says of scales that fail in silence: the textbook's, and those of coremltools 9.0."""
 
 from ane_book import MLProgram
-from ane_book.conversion.quantize import quantize
+from ane_book.conversion.quantize.encoded import quantize
 import coremltools as ct
 from coremltools.optimize import coreml as cto
 import numpy as np

@@ -5,12 +5,14 @@ import json
 
 import ane_book
 from ane_book.conversion.plan import plan
-from ane_book.conversion.quantize import AUTO, SCHEMES, Encoded, allotment, calibrate
-from ane_book.conversion.quantize import encode as encode_plainly
+from ane_book.conversion.quantize import allotment, calibrate
 from ane_book.conversion.quantize.allotment import Choice, allot
 from ane_book.conversion.quantize.calibrate import Calibration
+from ane_book.conversion.quantize.encoded import Encoded
+from ane_book.conversion.quantize.encoded import encode as encode_plainly
 from ane_book.conversion.quantize.feedback import DAMPING, encode, moments_of
 from ane_book.conversion.quantize.kmeans import centres
+from ane_book.conversion.quantize.schemes import AUTO, SCHEMES
 from ane_book.errors import InvalidInput
 from ane_book.evidence import loss
 from ane_book.evidence.parity import check_parity

@@ -6,7 +6,7 @@ input channels there.
 """
 
 from ane_book import MLProgram
-from ane_book.conversion.quantize import find_scheme
+from ane_book.conversion.quantize.schemes import find_scheme
 from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import PackageWriter
 from ane_book.models.base.experts import Experts

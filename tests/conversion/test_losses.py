@@ -6,7 +6,7 @@ import re
 
 from _command import ane_book as command
 import ane_book
-from ane_book.conversion.quantize import LOSSES, percent, scheme_warning
+from ane_book.conversion.quantize.schemes import LOSSES, percent, scheme_warning
 from ane_book.errors import SchemeWarning, UnknownModel
 import pytest
 
@@ -22,10 +22,11 @@ def test_losses_are_those_that_were_measured():
     )
 
 
-def test_losses_stand_in_help_and_readme():
-    said = " ".join(command("convert", "--help").stdout.split())
+def test_losses_stand_in_plans_and_readme():
+    assert "`ane-book plan` shows what each cost" in " ".join(command("convert", "--help").stdout.split())
     for name in ("int8", "lut8", "lut6", "int8-tensor", "int4", "int4-channel", "lut4", "auto:5"):
-        assert re.search(rf"\b{name} \({re.escape(percent(LOSSES[name]))}", said), name
+        said = command("plan", "smollm2-135m-instruct", "--quant", name).stdout
+        assert f"{percent(LOSSES[name])} perplexity" in " ".join(said.split()), name
     readme = (ROOT / "README.md").read_text()
     offered = re.findall(r"--quant (\S+) +# (.*)", readme)
     assert offered

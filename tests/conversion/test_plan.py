@@ -14,7 +14,8 @@ from ane_book.cli import app
 from ane_book.conversion import reference_models
 from ane_book.conversion.plan import find_config, plan, report
 from ane_book.conversion.plan.programs import blob_bytes
-from ane_book.conversion.quantize import SCHEMES, encode
+from ane_book.conversion.quantize.encoded import encode
+from ane_book.conversion.quantize.schemes import SCHEMES
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import (
     InvalidWeights,
@@ -183,7 +184,7 @@ class TestNotes:
             (QWEN, {"quant": "auto:6"}, "not measured on .* and more of it to calibrate"),
             (QWEN, {"functions": "one"}, "each package has one function, .* for caches among it"),
             (QWEN, {"lora_slots": 16}, "for caches and .* MB for an adapter in either"),
-            ("privacy-filter", {"experts": "dispatch"}, r"as much as packed from \d+ tokens"),
+            ("privacy-filter", {"experts": "dispatch"}, r"packed: \d+ programs?; \d+ calls?, "),
             ("all-minilm-l6-v2", {}, r"1 dispatches, up to \d+ tokens"),
         ],
     )

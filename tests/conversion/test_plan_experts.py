@@ -7,7 +7,7 @@ from _long import long_but
 from _taggers import SIZES
 import ane_book
 from ane_book.conversion.plan import Plan, plan
-from ane_book.conversion.plan.expert_choices import MOST, crossing, woken
+from ane_book.conversion.plan.expert_choices import woken
 from ane_book.runtime import Tagger
 import numpy as np
 import pytest
@@ -100,20 +100,6 @@ class TestCalls:
         assert made.calls(20, shares) < made.calls(20)
 
 
-class TestCrossing:
-    def test_is_where_reading_becomes_equal(self):
-        apart, whole = planned("dispatch"), planned("packed")
-        tokens = crossing(apart, whole)
-        assert apart.read_bytes(tokens - 1) < whole.weight_bytes <= apart.read_bytes(tokens)
-        assert 200 < tokens < 400  # by then 128 * (31/32)**tokens experts sleep: next to none
-
-    def test_is_never_where_an_expert_is_not_chosen(self):
-        shares = np.full((L, E), K / E)
-        shares[:, 0] = 0.0
-        assert crossing(planned("dispatch"), planned("packed"), shares) is None
-        assert MOST > 10_000
-
-
 class TestLines:
     def test_the_command_shows_all_strategies(self):
         said = command("plan", MODEL, "--experts", "dispatch", "--limit", "250MB").stdout
@@ -121,4 +107,3 @@ class TestLines:
         assert "1,024 programs: 2.5 MB each" in said
         assert "dispatch: 1,033 programs; 41 calls, 101.2 MB a token" in said
         assert "packed:" not in said  # whole layers are beyond the limit
-        assert "experts apart read as much as packed" not in said

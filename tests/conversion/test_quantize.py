@@ -6,14 +6,8 @@ import itertools
 from _tiny import tiny_model
 import ane_book
 from ane_book.bundle import Bundle
-from ane_book.conversion.quantize import (
-    SCHEMES,
-    Encoded,
-    encode,
-    encoded,
-    palettize,
-    quantize,
-)
+from ane_book.conversion.quantize.encoded import Encoded, encode, palettize, quantize
+from ane_book.conversion.quantize.schemes import SCHEMES
 from ane_book.conversion.recipe import hold_to
 from ane_book.conversion.write.program import PackageWriter
 from ane_book.errors import InvalidInput
@@ -73,13 +67,6 @@ class TestInt8:
         largest = weight.abs().amax(dim=(1, 2, 3)).numpy()
         np.testing.assert_allclose(scale.ravel(), largest / 127, rtol=2**-10)
         assert (np.abs(data).max(axis=(1, 2, 3)) >= 126).all()
-
-    @pytest.mark.parametrize("groups, blocks", [(24, 1), (24, 5), (6, 1), (1, 1)])
-    def test_groups_at_once_change_nothing(self, groups, blocks, monkeypatch):
-        whole = quantize(weights(24, 100), groups, blocks)
-        monkeypatch.setattr(encoded, "AT_ONCE", 700)  # 7 rows
-        for one, other in zip(quantize(weights(24, 100), groups, blocks), whole, strict=True):
-            np.testing.assert_array_equal(one, other)
 
     def test_a_channel_of_zeros_stays_zero(self):
         weight = weights(3, 8)

@@ -1,7 +1,7 @@
 """The laws of the Neural Engine, held to the bundles that are converted here."""
 
 from ane_book.conversion.plan import report
-from ane_book.conversion.quantize import scheme_warning
+from ane_book.conversion.quantize.schemes import scheme_warning
 from ane_book.evidence import laws
 from mlprogram.ane import claims
 import pytest

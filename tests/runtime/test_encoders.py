@@ -12,7 +12,8 @@ from _encoders import FAMILIES, dense_layers, pooled, tiny_encoder, write_encode
 from _long import long_but
 import ane_book
 from ane_book.conversion.plan import find_config
-from ane_book.conversion.quantize import SCHEMES, Encoded, encode
+from ane_book.conversion.quantize.encoded import Encoded, encode
+from ane_book.conversion.quantize.schemes import SCHEMES
 from ane_book.errors import UnsupportedModel
 from ane_book.evidence.parity import check_parity
 from ane_book.models import read_config

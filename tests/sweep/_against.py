@@ -26,7 +26,8 @@ from _cases import Case
 from _tiny import write_checkpoint
 import ane_book
 from ane_book.conversion.plan.programs import head_splits
-from ane_book.conversion.quantize import SCHEMES, encode
+from ane_book.conversion.quantize.encoded import encode
+from ane_book.conversion.quantize.schemes import SCHEMES
 from ane_book.errors import AneBookError, PromptTooLong
 from ane_book.models import find, read_config
 from ane_book.runtime import Session

@@ -12,7 +12,7 @@ S slots of the cache, T tokens of a prefill call, V vocabulary.
 from dataclasses import asdict, dataclass
 from random import Random
 
-from ane_book.conversion.quantize import SCHEMES
+from ane_book.conversion.quantize.schemes import SCHEMES
 
 FAMILIES = (
     "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3_text", "granite", "olmo2",

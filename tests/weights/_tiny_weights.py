@@ -23,7 +23,7 @@ FAMILIES = tuple(
     name
     for name, family in architectures().items()
     if isinstance(family, Dense) and family.task == "text-generation"
-    if name not in ("qwen3_5", "gemma4")  # with towers: a folder alone
+    if name not in ("qwen3_5", "gemma4", "zaya")  # two with towers: a folder alone; `_zaya.py`
 )
 LLAMA3 = {
     "rope_type": "llama3",

@@ -15,7 +15,7 @@ Taught in the chapters "From a layer to packages" and "Experts".
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -30,10 +30,10 @@ from ane_book.conversion.plan.programs import (
     cut_head,
     cut_pooled,
     cut_shards,
+    fused,
     layer_blobs,
 )
-from ane_book.conversion.plan.wired import WiredBytes
-from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme
+from ane_book.conversion.quantize.schemes import SCHEMES, Scheme, find_scheme
 from ane_book.conversion.stores import stores
 from ane_book.errors import InvalidInput
 from ane_book.layout import CallShape, Kept, Rows
@@ -46,11 +46,42 @@ from ane_book.weights import open_source, read_config
 from ane_book.weights.safetensors import read_folder
 import numpy as np
 
-__all__ = ["Plan", "Program", "find_config", "plan"]
-
 #: Bytes of memory that a conversion holds beside a model: Python, torch, and coremltools, which is
 #: not imported (140 MB less) where the lowered blocks are in the cache. Measured on Linux.
 IMPORTED = 410_000_000
+
+
+@dataclass(frozen=True)
+class WiredBytes:
+    """What the loaded programs of a plan hold on a device, in bytes.
+
+    The weights are counted twice, since no machine of this project could measure which is true:
+    `shared` is each package once, `copied` once for each of `functions`, all functions of all
+    packages, which a session loads, as Core ML is reported to do (claim `functions-memory`).
+    caches: of one conversation in the longest cache, kept in states or by the host, with tails and
+    memory. adapter: of the inputs that the host keeps for a LoRA adapter. The host's embedding is
+    not in it: it is mapped, and the system can drop its pages.
+    """
+
+    functions: int
+    shared: int
+    copied: int
+    caches: int
+    adapter: int = 0
+
+    @property
+    def least(self) -> int:
+        """The bytes in all if the functions of a package share its weights."""
+        return self.shared + self.caches + self.adapter
+
+    @property
+    def most(self) -> int:
+        """The bytes in all if every loaded function holds a copy."""
+        return self.copied + self.caches + self.adapter
+
+    def numbers(self) -> dict[str, int]:
+        """The parts and both sums, for JSON."""
+        return {**asdict(self), "least": self.least, "most": self.most}
 
 
 @dataclass(frozen=True)
@@ -173,8 +204,7 @@ class Plan:
     def axes(self) -> list[int]:
         """The axes of a layer's weights, fused as in the program."""
         parameters = find(self.config.architecture).parameters(self.config).values()
-        shapes = [(sum(p.given[0] for p in parts), *parts[0].given[1:]) for parts in parameters]
-        return [axis for shape in shapes for axis in shape]
+        return [axis for parts in parameters for axis in fused(parts)]
 
     @property
     def memory_bytes(self) -> int:

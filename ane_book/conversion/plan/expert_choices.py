@@ -1,19 +1,9 @@
-"""How many experts the tokens of a call choose, and from how many tokens on it is nearly all.
+"""How many experts the tokens of a call choose.
 
-Letters: L layers, E experts, T tokens of a call.
+Letters: L layers, E experts.
 """
 
-from bisect import bisect_left
-from typing import TYPE_CHECKING
-
 import numpy as np
-
-if TYPE_CHECKING:
-    from ane_book.conversion.plan import Plan
-
-
-#: Tokens of a call beyond which `crossing` does not look.
-MOST = 1 << 16
 
 
 def woken(shares: np.ndarray, tokens: int) -> np.ndarray:
@@ -24,16 +14,3 @@ def woken(shares: np.ndarray, tokens: int) -> np.ndarray:
     independently of each other; real ones, which resemble their neighbours, wake fewer.
     """
     return (1.0 - (1.0 - np.asarray(shares, np.float64)) ** tokens).sum(axis=1)
-
-
-def crossing(apart: "Plan", whole: "Plan", shares: np.ndarray | None = None) -> int | None:
-    """The fewest tokens of a call that read as many bytes with experts apart as with all in one.
-
-    None where that is more than MOST tokens, or never. Many files are a few bytes larger than one,
-    so this is where nearly all experts are chosen.
-    """
-    least = whole.read_bytes()
-    index = bisect_left(
-        range(1, MOST + 1), True, key=lambda tokens: apart.read_bytes(tokens, shares) >= least
-    )
-    return index + 1 if index < MOST else None

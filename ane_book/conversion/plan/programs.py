@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, prod
 
-from ane_book.conversion.quantize import SCHEMES, Scheme
+from ane_book.conversion.quantize.schemes import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.architecture import FULL, TensorSpec
@@ -155,7 +155,7 @@ def cut_pooled(config: DecoderConfig) -> tuple[Program, ...]:
 
 
 def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
-    """Bytes of each operand of a projection's weight (O, C, ...), as `quantize.encode` makes it.
+    """Bytes of each operand of a projection's weight (O, C, ...), as `encoded.encode` makes it.
 
     With "auto" it is the matrix's share of the budget, which all together do not exceed.
     """
@@ -185,16 +185,15 @@ def layer_blobs(
     has: whether a parameter is one of those, by its name.
     """
     parameters = find(config.architecture).parameters(config, kind).items()
-    own = [parts for name, parts in parameters if has(name)]
-    return [blob for parts in own for blob in _blobs(parts, scheme)]
+    plain, blobs = SCHEMES["none"], list[int]()
+    for shape in (fused(parts) for name, parts in parameters if has(name)):
+        blobs += blob_bytes(shape, scheme if len(shape) == 2 else plain)  # matrices alone
+    return blobs
 
 
-def _blobs(parts: tuple[TensorSpec, ...], scheme: Scheme) -> list[int]:
-    """Bytes of every blob of one parameter."""
-    inputs = parts[0].given[1:]
-    rows = sum(part.given[0] for part in parts)
-    chosen = scheme if len(inputs) == 1 else SCHEMES["none"]  # only matrices are compressed
-    return blob_bytes((rows, *inputs), chosen)
+def fused(parts: tuple[TensorSpec, ...]) -> tuple[int, ...]:
+    """The shape of a parameter, whose parts are stacked."""
+    return sum(part.given[0] for part in parts), *parts[0].given[1:]
 
 
 def end_blobs(config: DecoderConfig, end: str) -> list[int]:

@@ -8,8 +8,7 @@ nothing here is enforced: a plan beyond one says so, with its grade and evidence
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ane_book.conversion.plan.expert_choices import crossing
-from ane_book.conversion.quantize import loss_of, scheme_warning
+from ane_book.conversion.quantize.schemes import loss_of, scheme_warning
 from ane_book.layout import Recurrent, Tail
 from mlprogram.ane.claims import find
 
@@ -104,7 +103,7 @@ def _wired(plan: "Plan") -> Iterator[str]:
 
 
 def _strategies(plan: "Plan") -> Iterator[str]:
-    """A line for every strategy for experts, and where two of them read the same."""
+    """A line for every strategy for experts."""
     plans, few = plan.strategies, min(plan.recipe.prefill, plan.recipe.context)
     for name, other in plans.items():
         one, several = (
@@ -113,10 +112,6 @@ def _strategies(plan: "Plan") -> Iterator[str]:
         )
         programs = _counted(len(other.programs), "program")
         yield f"{name}: {programs}; {one} a token; {several} for {few} tokens"
-    if {"dispatch", "packed"} <= plans.keys():
-        tokens = crossing(plans["dispatch"], plans["packed"])
-        from_ = "never" if tokens is None else f"from {tokens:,} tokens a call on"
-        yield f"experts apart read as much as packed {from_}, {EVEN}"
 
 
 def _tiers(plan: "Plan") -> Iterator[str]:

@@ -17,32 +17,3 @@ schemes are chosen, and matrices quantised, by calibration on a text (`allotment
 Letters: O output channels, C input channels, G groups of output channels, b = O / G channels in a
 group, B blocks of input channels, P = 2^bits entries of a palette, n = b * C weights of a group.
 """
-
-from ane_book.conversion.quantize.encoded import Encoded, encode, palettize, quantize
-from ane_book.conversion.quantize.schemes import (
-    AUTO,
-    LOSSES,
-    SCHEMES,
-    STORED,
-    Scheme,
-    find_scheme,
-    loss_of,
-    percent,
-    scheme_warning,
-)
-
-__all__ = [
-    "AUTO",
-    "LOSSES",
-    "SCHEMES",
-    "STORED",
-    "Encoded",
-    "Scheme",
-    "encode",
-    "find_scheme",
-    "loss_of",
-    "palettize",
-    "percent",
-    "quantize",
-    "scheme_warning",
-]

@@ -19,9 +19,9 @@ from pathlib import Path
 from ane_book.conversion.encoding import Encoding
 from ane_book.conversion.plan import Plan
 from ane_book.conversion.plan.programs import blob_bytes
-from ane_book.conversion.quantize import AUTO, find_scheme
 from ane_book.conversion.quantize.calibrate import HEAD, TOKENS, Calibration, calibration_text
 from ane_book.conversion.quantize.feedback import Moments, encode
+from ane_book.conversion.quantize.schemes import AUTO, find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models.base import decoder
 from ane_book.text.process import TextProcess

@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-AT_ONCE = 1 << 17  # weights whose quotients stay in the second cache, where memory is new each time
-
 
 @dataclass(frozen=True)
 class Encoded:
@@ -55,22 +53,10 @@ class Encoded:
 
     def weight(self) -> Tensor:
         """The weight that the op gives back: fp16 numbers, as float32."""
+        from mlprogram.ops import OPS  # all of them, and a conversion needs none
+
         arrays = {key: torch.from_numpy(array) for key, (_, array) in self.operands.items()}
-        if "val" in arrays:
-            return arrays["val"].float()
-        if "lut" in arrays:
-            palettes = arrays["lut"].float().flatten(1)  # (G, P)
-            indices = arrays["indices"].reshape(len(palettes), -1).long()
-            return palettes.gather(1, indices).reshape(self.shape)
-
-        def each(key: str) -> Tensor:
-            """Repeat a scale or offset for each weight that shares it."""
-            shared = arrays[key].half()
-            rows, columns = (n // m for n, m in zip(self.shape[:2], shared.shape[:2], strict=True))
-            return shared.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
-
-        offset = each("offset") if "offset" in arrays else 0
-        return ((arrays["data"].half() - offset) * each("scale")).float()
+        return (arrays["val"] if self.op == "const" else OPS[self.op].function(**arrays)).float()
 
 
 def encode(weight: Tensor, scheme: Scheme) -> Encoded:
@@ -96,23 +82,14 @@ def quantize(
     """
     outputs, inputs = weight.shape[:2]
     parts = weight.float().reshape(groups, outputs // groups, blocks, inputs // blocks)
-    some = max(1, AT_ONCE * groups // weight.numel())
-    pairs = [_quantize(each, bits) for each in parts.split(some)]
-    data, scale = torch.cat([d for d, _ in pairs]), np.concatenate([s for _, s in pairs])
-    return data.reshape(weight.shape).numpy(), scale.reshape(groups, blocks, 1, 1)
-
-
-def _quantize(parts: Tensor, bits: int) -> tuple[Tensor, np.ndarray]:
-    """Some groups (G, O / G, B, C / B) -> their data int8 and scales fp16 (G, 1, B, 1)."""
-    levels = np.float32(2 ** (bits - 1) - 1)
     most, least = parts.amax(dim=(1, 3), keepdim=True), parts.amin(dim=(1, 3), keepdim=True)
-    exact = torch.maximum(most, -least).numpy() / levels  # (G, 1, B, 1)
+    exact = torch.maximum(most, -least).numpy() / np.float32(2 ** (bits - 1) - 1)  # (G, 1, B, 1)
     scale = exact.astype(np.float16)
     low = scale.astype(np.float32) < exact
     scale[low] = np.nextafter(scale[low], np.float16(np.inf))
     scale[scale == 0] = 1  # a group of zeros
     data = (parts / torch.from_numpy(scale.astype(np.float32))).round_().to(torch.int8)
-    return data, scale
+    return data.reshape(weight.shape).numpy(), scale.reshape(groups, blocks, 1, 1)
 
 
 def palettize(weight: Tensor, groups: int, bits: int) -> tuple[np.ndarray, np.ndarray]:

@@ -17,8 +17,9 @@ Letters: O output channels, C input channels, G groups of output channels, P ent
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ane_book.conversion.quantize import Encoded, Scheme
+from ane_book.conversion.quantize.encoded import Encoded
 from ane_book.conversion.quantize.kmeans import centres, middles
+from ane_book.conversion.quantize.schemes import Scheme
 import numpy as np
 import torch
 from torch import Tensor

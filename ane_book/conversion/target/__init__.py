@@ -5,6 +5,7 @@ renames. Between them the old one is `NAME.replaced`; if the process is killed t
 conversion puts it back (`recover`).
 """
 
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 import json
 from pathlib import Path
@@ -14,9 +15,6 @@ import stat
 from ane_book.errors import InvalidInput
 from mlprogram import files
 from mlprogram.files import regular_files
-
-__all__ = ["IGNORED", "beside", "check_ours", "check_place", "exchange", "is_empty", "recover",
-           "refuse"]  # fmt: skip
 
 UNLISTED = {"manifest.json", "evidence.json"}  # files of a bundle that its manifest does not list
 IGNORED = {".DS_Store", "Thumbs.db", "desktop.ini"}  # what systems leave in folders by themselves
@@ -63,16 +61,16 @@ def check_ours(folder: Path) -> None:
     listed = _listed(folder)
     if listed is None:
         raise InvalidInput(f"{folder} is neither empty nor a bundle; move it away")
-    for name in regular_files(folder):
-        if name not in listed and Path(name).name not in IGNORED:
-            raise refuse(folder, name)
+    refuse_others(folder, regular_files(folder), listed.__contains__)
 
 
-def refuse(folder: Path, name: str) -> InvalidInput:
-    """The error about a file in a bundle's folder that is not the bundle's."""
-    return InvalidInput(
-        f"{folder} holds {name}, which is not the bundle's and would be lost; move it away"
-    )
+def refuse_others(folder: Path, names: Iterable[str], is_ours: Callable[[str], bool]) -> None:
+    """Raise InvalidInput where a file of a bundle's folder is not the bundle's."""
+    for name in names:
+        if not is_ours(name) and Path(name).name not in IGNORED:
+            raise InvalidInput(
+                f"{folder} holds {name}, which is not the bundle's and would be lost; move it away"
+            )
 
 
 def _listed(folder: Path) -> set[str] | None:

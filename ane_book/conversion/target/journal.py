@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 import shutil
 
-from ane_book.conversion.target import IGNORED, check_ours, refuse
+from ane_book.conversion.target import check_ours, refuse_others
 from mlprogram.files import regular_files, sha256
 
 UNFINISHED = "unfinished_"  # prefix of a file that is being written
@@ -75,15 +75,11 @@ class Journal:
 
     def _check(self, noted: dict[str, dict[str, str]]) -> None:
         """Raise InvalidInput where a file would be lost that is not the bundle's."""
-        for path in self._folder.iterdir():
-            begun = path.name.removeprefix(UNFINISHED)
-            if not (_is_ours(begun) or fnmatchcase(begun, PART) or begun in IGNORED):
-                raise refuse(self._folder, path.name)
-            if path.name in noted and path.is_dir():
-                for name in regular_files(path):
-                    inner = f"{path.name}/{name}"
-                    if inner not in noted[path.name] and Path(name).name not in IGNORED:
-                        raise refuse(self._folder, inner)
+        names = [path.name for path in self._folder.iterdir()]
+        refuse_others(self._folder, names, _is_begun)
+        for name in noted.keys() & names:  # a package, or a file, which has none in it
+            inner = [f"{name}/{file}" for file in regular_files(self._folder / name)]
+            refuse_others(self._folder, inner, noted[name].__contains__)
 
     def note(self) -> None:
         """Add the hashes of files that were finished since the last call."""
@@ -119,6 +115,10 @@ class Journal:
 
 def _is_ours(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in OURS)
+
+
+def _is_begun(name: str) -> bool:
+    return _is_ours(name.removeprefix(UNFINISHED)) or fnmatchcase(name, PART)
 
 
 def _hashes(path: Path) -> dict[str, str]:

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ane_book.conversion.quantize import Encoded, find_scheme
+from ane_book.conversion.quantize.encoded import Encoded
+from ane_book.conversion.quantize.schemes import find_scheme
 from ane_book.conversion.write.activations import silu_by_tanh
 from ane_book.conversion.write.experts import Parted, Pieces
 from ane_book.conversion.write.frame import Frame
@@ -56,12 +57,12 @@ def lower_blocks(
             lowered.ends[end] = lower(ends[end], hidden, [results[end]], config.norm_epsilon)
         for kind in signatures.kinds:
             lowered.add(config, kind, slots)
-    if recipe.silu == "native":
-        return pieces
-    changed = {name: lowered.mapped(silu_by_tanh) for name, lowered in pieces.items()}
-    if changed == pieces:
-        raise InvalidInput(f"silu tanh: the layers of {config.architecture} models have no silu")
-    return changed
+    if recipe.silu == "tanh":
+        counts = [silu_by_tanh(block) for lowered in pieces.values() for block in lowered.layers]
+        if not any(counts):
+            what = f"the layers of {config.architecture} models have no silu"
+            raise InvalidInput(f"silu tanh: {what}")
+    return pieces
 
 
 def write_shard(

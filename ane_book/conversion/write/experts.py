@@ -8,12 +8,13 @@ experts of layer j - 1, and what is before those of layer j.
 Letters: C hidden size, E experts, T tokens of a call.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ane_book.conversion.quantize import Scheme
+from ane_book.conversion.quantize.schemes import Scheme
 from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.norms import operands
 from ane_book.conversion.write.program import PackageWriter
@@ -78,19 +79,11 @@ class Pieces:
         else:
             self.blocks[kind] = lower(block, inputs, outputs, epsilon)
 
-    def mapped(self, change: Callable[[LoweredBlock], LoweredBlock]) -> "Pieces":
-        """The same with every lowered block of the layers changed."""
-        blocks = {kind: change(block) for kind, block in self.blocks.items()}
-        parted = {
-            kind: replace(
-                each,
-                before=change(each.before),
-                behind=change(each.behind),
-                expert=change(each.expert),
-            )
-            for kind, each in self.parted.items()
-        }
-        return replace(self, blocks=blocks, parted=parted)
+    @property
+    def layers(self) -> list[LoweredBlock]:
+        """Every lowered block of the layers, whole or a part."""
+        parts = [(each.before, each.behind, each.expert) for each in self.parted.values()]
+        return [*self.blocks.values(), *chain.from_iterable(parts)]
 
 
 class _Outside(nn.Module):

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ane_book.conversion.quantize import Encoded, find_scheme
+from ane_book.conversion.quantize.encoded import Encoded
+from ane_book.conversion.quantize.schemes import find_scheme
 from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
 from ane_book.layout import CallShape

@@ -58,6 +58,7 @@ def recall(key: str):
         return None
     with suppress(OSError):  # a cache that may only be read
         os.utime(file)
+        os.utime(file.parent)  # the entry of the cache
     if sha256(content[32:]).digest() != content[:32]:
         return None
     return proto("MIL_pb2").Block.FromString(content[32:])

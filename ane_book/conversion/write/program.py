@@ -16,7 +16,8 @@ import json
 from pathlib import Path
 import uuid
 
-from ane_book.conversion.quantize import SCHEMES, Encoded, Scheme, encode
+from ane_book.conversion.quantize.encoded import Encoded, encode
+from ane_book.conversion.quantize.schemes import SCHEMES, Scheme
 from ane_book.conversion.write.lowering import OPSET, LoweredBlock
 from ane_book.conversion.write.values import file_value, immediate, value_type
 from mlprogram.package.files import proto

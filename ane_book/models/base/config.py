@@ -8,6 +8,7 @@ Reference: GQA, Ainslie et al. 2023 (arXiv 2305.13245).
 
 from typing import Annotated
 
+from ane_book.errors import InvalidWeights
 from ane_book.rope import WIDEST, Rotary
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -96,13 +97,17 @@ class DecoderConfig(ModelConfig):
         return self.hidden_size, self.intermediate_size, Q, KV
 
 
-def plain_rope(config: dict) -> dict:
+def plain_rope(config: dict, place: str = "config.json") -> dict:
     """Rewrite a `config.json` in the style of transformers 4: `rope_theta`, `rope_scaling` (a dict
     or None) and, if it is named, `partial_rotary_factor` at the top level.
 
     transformers 5 writes all three as `rope_parameters` = {rope_theta, rope_type, ...}. A model
-    with several kinds of block has one such dict per kind; that is returned unchanged.
+    with several kinds of block has one such dict per kind; that is returned unchanged. Raises
+    InvalidWeights, whose message begins with `place`, where one is no dict.
     """
+    for field in ("rope_parameters", "rope_scaling"):
+        if not isinstance(config.get(field), dict | None):
+            raise InvalidWeights(f"{place}: {field} is {config[field]!r}, not an object")
     parameters = config.get("rope_parameters") or {}
     if any(isinstance(value, dict) for value in parameters.values()):
         return dict(config)

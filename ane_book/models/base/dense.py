@@ -127,27 +127,18 @@ class Dense(Architecture, Generic[OwnConfig]):
         }
 
     def outer(self, config: OwnConfig) -> dict[str, TensorSpec]:
-        return outer_tensors(config)
+        matrix = config.vocab_size, config.hidden_size
+        tensors = {
+            "embedding": TensorSpec("model.embed_tokens.weight", matrix),
+            "norm": TensorSpec("model.norm.weight", (config.hidden_size,)),
+        }
+        if not config.tied_embeddings:
+            tensors["head"] = TensorSpec("lm_head.weight", matrix)
+        return tensors
 
     def checkpoint(self, config: OwnConfig) -> Checkpoint:
-        return Checkpoint(repeats=tied_names(config))
-
-
-def outer_tensors(config: DecoderConfig) -> dict[str, TensorSpec]:
-    """The tensors outside of the layers: `embedding`, `norm` and, unless it is tied, `head`."""
-    matrix = config.vocab_size, config.hidden_size
-    tensors = {
-        "embedding": TensorSpec("model.embed_tokens.weight", matrix),
-        "norm": TensorSpec("model.norm.weight", (config.hidden_size,)),
-    }
-    if not config.tied_embeddings:
-        tensors["head"] = TensorSpec("lm_head.weight", matrix)
-    return tensors
-
-
-def tied_names(config: DecoderConfig) -> frozenset[str]:
-    """The name under which a checkpoint may hold a copy of a tied head."""
-    return frozenset({"lm_head.weight"} if config.tied_embeddings else ())
+        tied = {"lm_head.weight"} if config.tied_embeddings else set()  # a copy of the embedding
+        return Checkpoint(repeats=frozenset(tied))
 
 
 def head_norms(config: DecoderConfig, q: str, k: str, plus: float = 0.0) -> dict:

@@ -17,14 +17,12 @@ from the norms.
     mask.py        checks the mask that a graph computes
 """
 
-from copy import deepcopy
 import math
 from pathlib import Path
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
 from ane_book.models.base.config import DecoderConfig
-from ane_book.weights.folder import read_tokenizer, tokenizer_paths
 from ane_book.weights.onnx.attention import OnnxAttention
 from ane_book.weights.onnx.mask import check_mask
 from ane_book.weights.onnx.matrices import MatrixPart, Plain, whole
@@ -41,6 +39,7 @@ from ane_book.weights.source import (
     read_config,
     read_json,
 )
+from ane_book.weights.tokenizer import read_tokenizer, tokenizer_paths
 from mlprogram.onnx.file import OnnxGraph
 import numpy as np
 
@@ -98,9 +97,6 @@ class OnnxSource(WeightSource):
 
     def has_integers(self) -> bool:
         return any(piece.source.is_integers for pieces in self._pieces.values() for piece in pieces)
-
-    def config(self) -> dict:
-        return deepcopy(self._fields)
 
     def tokenizer(self) -> TokenizerFiles:
         keys = self._genai.keys() & {"eos_token_id", "bos_token_id"}

@@ -21,21 +21,17 @@ from collections.abc import Callable
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.weights.quantised.bitsandbytes import bitsandbytes
 from ane_book.weights.quantised.mxfp4 import mxfp4
-from ane_book.weights.quantised.packed import awq, gptq, pack_quantized
-from ane_book.weights.quantised.scaled import compressed, fp8
+from ane_book.weights.quantised.packed import awq, compressed_tensors, gptq
+from ane_book.weights.quantised.scaled import fp8
 from ane_book.weights.quantised.stored import ADVICE, FLOATS, Stored, WeightRule
 
 __all__ = ["FORMS", "Stored", "WeightRule", "rules"]
 
 
-def _compressed_tensors(stored: Stored, settings: dict) -> dict[str, WeightRule]:
-    return compressed(stored, settings) | pack_quantized(stored, settings)
-
-
 #: `quant_method` -> the function of its form.
 FORMS: dict[str, Callable[[Stored, dict], dict[str, WeightRule]]] = {
     "fp8": fp8,
-    "compressed-tensors": _compressed_tensors,
+    "compressed-tensors": compressed_tensors,
     "mxfp4": mxfp4,
     "awq": awq,
     "gptq": gptq,

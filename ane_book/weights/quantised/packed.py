@@ -19,7 +19,7 @@ request 38966 (files in gptq_v2 that do not say so); compressed-tensors, pack_qu
 
 from math import ceil
 
-from ane_book.weights.quantised.scaled import Block, strategies
+from ane_book.weights.quantised.scaled import Block, compressed, strategies
 from ane_book.weights.quantised.stored import FLOATS, INDICES, Shape, Stored, WeightRule
 import torch
 
@@ -81,10 +81,10 @@ def _plain_zeros(zero: torch.Tensor, bits: int, settings: dict) -> bool:
     return settings.get("checkpoint_format") == "gptq_v2" or symmetric
 
 
-def pack_quantized(stored: Stored, settings: dict) -> dict[str, WeightRule]:
-    """The rules of "compressed-tensors" for packed integers."""
+def compressed_tensors(stored: Stored, settings: dict) -> dict[str, WeightRule]:
+    """The rules of `quant_method` "compressed-tensors", for packed integers and other values."""
     blocks = [block for block in strategies(stored, settings) if block[0] in (1, None)]
-    return {
+    return compressed(stored, settings) | {
         f"{stem}.weight": _compressed(stored, f"{stem}.weight", blocks)
         for stem in stored.stems(".weight_packed")
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ane_book.conversion.plan import Plan, find_config, plan
-from ane_book.conversion.quantize import SCHEMES
+from ane_book.conversion.quantize.schemes import SCHEMES
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
 from ane_book.evidence.cost import form_of

@@ -28,6 +28,7 @@ from ane_families.ministral3 import Ministral3
 from ane_families.modernbert import ModernBert
 from ane_families.olmo2 import Olmo2
 from ane_families.olmo3 import Olmo3
+from ane_families.qwen3 import Qwen3
 from ane_families.qwen3_5 import Qwen3_5, Qwen3_5WithVision
 from ane_families.qwen3_embedding import Qwen3Embedding
 from ane_families.qwen3_moe import Qwen3Moe
@@ -53,6 +54,7 @@ FAMILIES: tuple[Architecture, ...] = (
     ModernBert(),
     Olmo2(),
     Olmo3(),
+    Qwen3(),
     Qwen3_5(),
     Qwen3_5WithVision(),
     Qwen3Embedding(),

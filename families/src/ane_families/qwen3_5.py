@@ -18,7 +18,7 @@ from ane_book.models.base.architecture import FULL, GGUF, Checkpoint, Parameters
 from ane_book.models.base.config import DecoderConfig, Width, plain_rope
 from ane_book.models.base.dense import OUTER, Dense, head_norms, layer_types
 from ane_book.models.base.signature import BlockSignature, Columns
-from ane_book.models.qwen3 import NORMED
+from ane_families.qwen3 import NORMED
 from ane_families.tensors import Half, Tap
 import numpy as np
 from pydantic import Field, model_validator

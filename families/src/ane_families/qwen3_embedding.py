@@ -9,8 +9,8 @@ References: Zhang et al. 2025 (arXiv 2506.05176); `transformers`, modeling_qwen3
 
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.sentence import SentenceConfig
-from ane_book.models.qwen3 import Qwen3
 from ane_families.embedders import DecoderLayers
+from ane_families.qwen3 import Qwen3
 
 
 class Qwen3EmbeddingConfig(SentenceConfig, DecoderConfig):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ane_book.errors import UnsupportedModel
 from ane_book.models.base.architecture import GGUF
 from ane_book.models.base.dense import OUTER
-from ane_book.models.qwen3 import NORMED, Qwen3
+from ane_families.qwen3 import NORMED, Qwen3
 from ane_families.sparse import Sparse, SparseConfig, gguf_experts, sparse_fields
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from _tiny_onnx import Bundle, Runtime, write
 import ane_book
-from ane_book.conversion.quantize import scheme_warning
+from ane_book.conversion.quantize.schemes import scheme_warning
 from ane_book.errors import InvalidInput
 from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session
