@@ -182,6 +182,21 @@ TINY = {
         "head_dim": 24,
         "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.75},  # 18 of 24
     },
+    "granitemoehybrid": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "shared_intermediate_size": 88,
+        "num_local_experts": 0,
+        "mamba_n_heads": 8,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 20,
+        "mamba_d_conv": 3,
+        "embedding_multiplier": 12.0,
+        "attention_multiplier": 0.7,  # scores that tell tokens apart
+        "residual_multiplier": 0.2197265625,  # 0.22, as fp16 has it
+        "logits_scaling": 0.8,
+    },
 }  # fmt: skip
 
 #: A dense family, one with windows, one with a memory and one of mixtures, for what is done alike
@@ -198,7 +213,7 @@ ODD = {
 }
 
 #: Families of which `transformers` runs no model without a layer of attention.
-MIXED = ("lfm2", "lfm2_moe", "qwen3_5_text")
+MIXED = ("granitemoehybrid", "lfm2", "lfm2_moe", "qwen3_5_text")
 
 #: Families whose layers are mixtures of experts.
 ROUTED = ("lfm2_moe", "qwen3_moe")
@@ -275,6 +290,8 @@ def odd(family: str) -> dict:
     changes = ODD | ({"num_hidden_layers": 2} if family in MIXED else {})
     if family == "gemma4_text":  # as the large ones are
         changes |= {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0}
+    if family == "granitemoehybrid":  # as those without Mamba layers do
+        changes |= {"position_embedding_type": "rope"}
     return changes | {"rope_parameters": SCALED.get(family, YARN)} | kinds(family, changes)
 
 
@@ -337,6 +354,8 @@ def tiny_model(family: str, **changes):
                 value.mul_(3.0)  # logits far enough apart to tell a wrong token from a right one
             if family == "gemma4_text" and name.endswith(SMALL):
                 value.mul_(0.25)
+            if name.endswith("mamba.A_log"):
+                value.sub_(3.0)  # memories that last for more than a token or two
             value.copy_(value.half().float())
             if value.dim() == 1:  # coarser, so that what is 1 more is in fp16 too
                 value.copy_((value * 1024).round() / 1024)

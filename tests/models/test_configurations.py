@@ -40,6 +40,13 @@ UNSUPPORTED = {
         ({"rope_parameters": BY_KIND}, "of type 'linear' are not supported for the sliding_atten"),
     ],
     "granite": [({"mlp_bias": True}, "mlp_bias = True")],
+    "granitemoehybrid": [
+        ({"num_local_experts": 4}, "num_local_experts = 4 is not supported for g"),
+        ({"mamba_conv_bias": False}, "mamba_conv_bias = False"),
+        ({"mamba_proj_bias": True}, "mamba_proj_bias = True"),
+        ({"time_step_limit": [0.1, {"__float__": "Infinity"}]}, r"limit = \[0.1, .* for gra"),
+        ({"layer_types": ["conv"] * 3}, "full_attention, linear"),
+    ],
     "olmo2": [({"attention_bias": True}, "attention_bias = True")],
     "smollm3": [
         ({"no_rope_layers": [1, 0]}, r"layers = \[1, 0\] of 3 layers; every layer needs a 1 \(rot"),
@@ -133,6 +140,11 @@ INVALID = {
         ({"attention_multiplier": 1e308}, "attention_multiplier: "),
         ({"residual_multiplier": 1e308}, "residual_multiplier: .*less"),
         ({"embedding_multiplier": 1e308}, "embedding_multiplier: "),
+    ],
+    "granitemoehybrid": [
+        ({"mamba_n_groups": 3}, "8 Mamba heads do not div"),
+        ({"mamba_d_conv": 1}, "taps: .*greater than or"),
+        ({"time_step_limit": 3}, "no use"),
     ],
     "ministral": [
         ({"sliding_window": None, "layer_types": ["sliding_attention"] * 3},

@@ -35,6 +35,7 @@ SPARSE = {
     "dispatch host": {"kv": "host", "experts": "dispatch", "form": "apple", "silu": "tanh"},
 }
 RECIPES = {
+    "granitemoehybrid": RECURRENT,
     "lfm2": RECURRENT,
     "qwen3_5_text": RECURRENT,
     "gemma4_text": {
@@ -53,8 +54,8 @@ RECIPES = {
 PAIRS = [(family, recipe) for family, own in RECIPES.items() for recipe in own]
 #: One of each kind of memory, of each way to call, and of experts in and apart.
 QUICK = [
-    *product(["qwen3_5_text"], ["state", "host", "one"]), ("lfm2", "host"),
-    ("gemma4_text", "one"), ("qwen3_moe", "one"), ("lfm2_moe", "dispatch host"),
+    *product(["granitemoehybrid", "qwen3_5_text"], ["state", "host", "one"]),
+    ("lfm2", "host"), ("gemma4_text", "one"), ("qwen3_moe", "one"), ("lfm2_moe", "dispatch host"),
 ]  # fmt: skip
 
 #: Every layer a mixture, as `experts="dispatch"` needs; and gates that no sum divides.
@@ -97,8 +98,8 @@ def test_tokens_and_prompts_cut_anywhere_are_those_of_transformers(made, family,
 
 
 BACK = [
-    *product(["qwen3_5_text"], RECURRENT), ("lfm2", "host"), ("gemma4_text", "shards"),
-    ("qwen3_moe", "one"), ("lfm2_moe", "dispatch host"),
+    *product(["granitemoehybrid", "qwen3_5_text"], RECURRENT), ("lfm2", "host"),
+    ("gemma4_text", "shards"), ("qwen3_moe", "one"), ("lfm2_moe", "dispatch host"),
 ]  # fmt: skip
 
 
@@ -111,6 +112,7 @@ def test_going_back_and_beginning_anew_leave_nothing_behind(made, family, recipe
 
 
 GUESSED = [
+    ("granitemoehybrid", "host"), ("granitemoehybrid", "one"),
     ("qwen3_5_text", "host"), ("qwen3_5_text", "one"), ("lfm2", "host"), ("gemma4_text", "one"),
     ("qwen3_moe", "one"),
 ]  # fmt: skip
@@ -138,7 +140,7 @@ def test_a_growing_chat_runs_what_is_new(made):
 
 #: Of rows so short some lose their tokens' experts, or their tokens, by fewer bits.
 QUANTISED = {"lfm2": "lut6", "qwen3_5_text": "auto:6", "gemma4_text": "lut6", "qwen3_moe": "int8",
-             "lfm2_moe": "lut8"}  # fmt: skip
+             "lfm2_moe": "lut8", "granitemoehybrid": "int8"}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", long_but(QUANTISED, "qwen3_5_text", "qwen3_moe"))
@@ -160,7 +162,8 @@ def types(bundle) -> set[str]:
 
 HELD = [
     *product(["gemma4_text"], ["shards", "one"]), ("qwen3_moe", "dispatch"), ("lfm2_moe", "state"),
-    ("lfm2_moe", "dispatch host"), ("qwen3_5_text", "apple"),
+    ("lfm2_moe", "dispatch host"), ("qwen3_5_text", "apple"), ("granitemoehybrid", "shards"),
+    ("granitemoehybrid", "apple"),
 ]  # fmt: skip
 
 

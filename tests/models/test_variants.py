@@ -9,8 +9,8 @@ from _tiny import prompt, tiny_model
 from ane_book.models import find, read_config
 from ane_book.models.base.architecture import FULL
 from ane_book.models.base.decoder import Decoder
-from ane_book.models.base.layers import DecoderBlock
-from ane_families import borrowing, gemma4, glm4, olmo3
+from ane_book.models.base.layers import DecoderBlock, rms_normalize
+from ane_families import borrowing, gemma4, glm4, mamba, olmo3
 from ane_families.alternating import UNROTATED
 import numpy as np
 import pytest
@@ -32,6 +32,7 @@ FIELDS = {
     "all pairs of full layers turn": lambda c: {
         "rope_scaling": c.rope_scaling | {"partial_rotary_factor": 1.0}
     },
+    "attention rotates": lambda c: {"rotated": True},
     "logits are as large as they come": lambda c: {"softcap": None},
 }
 
@@ -114,6 +115,27 @@ def values_unnormed(monkeypatch, config):
     return config
 
 
+def groups_swapped(monkeypatch, config):
+    """Heads of one group have the keys and queries of another."""
+    plain = mamba.Mamba.scan
+
+    def scan(self, u, b, c, g, memory):
+        return plain(self, u, b.flip(1), c.flip(1), g, memory)
+
+    monkeypatch.setattr(mamba.Mamba, "scan", scan)
+    return config
+
+
+def one_norm_of_all_groups(monkeypatch, config):
+    """The gated norm is one over the channels of all groups."""
+
+    def forward(self, x):
+        return rms_normalize(x.reshape(1, -1, 1, x.shape[3]), 1, self.eps).view(x.shape)
+
+    monkeypatch.setattr(mamba.HeadNorm, "forward", forward)
+    return config
+
+
 VARIANTS = [
     ("gemma4_text", "one token more in the window"),
     ("gemma4_text", lent_by_the_first),
@@ -134,6 +156,9 @@ VARIANTS = [
     ("glm4", halves_of_heads),
     ("glm4", "all of a head is rotated"),
     ("glm4", half_a_bias),
+    ("granitemoehybrid", groups_swapped),
+    ("granitemoehybrid", one_norm_of_all_groups),
+    ("granitemoehybrid", "attention rotates"),
 ]
 
 

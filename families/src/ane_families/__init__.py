@@ -6,6 +6,7 @@
     sparse.py        mixtures of experts in place of some layers' feed-forward
     embedders.py     encoders of texts that are made of a decoder's layers
     delta.py         gated DeltaNets, which keep a memory in place of a cache (torch)
+    mamba.py         Mamba-2, which keeps one too (torch)
     borrowing.py     layers that share keys and values, or have an input of their own (torch)
     convolved.py     short convolutions along the tokens (torch)
 
@@ -19,6 +20,7 @@ from ane_families.gemma3 import Gemma3
 from ane_families.gemma4 import Gemma4, Gemma4WithVision
 from ane_families.glm4 import Glm4
 from ane_families.granite import Granite
+from ane_families.granitemoehybrid import GraniteHybrid
 from ane_families.lfm2 import Lfm2
 from ane_families.lfm2_moe import Lfm2Moe
 from ane_families.ministral import Ministral
@@ -44,6 +46,7 @@ FAMILIES: tuple[Architecture, ...] = (
     Gemma4WithVision(),
     Glm4(),
     Granite(),
+    GraniteHybrid(),
     Lfm2(),
     Lfm2Moe(),
     Ministral(),

@@ -8,7 +8,7 @@ convert_hf_to_gguf.py.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from ane_book.host import Host
 from ane_book.models.base.architecture import FULL, GGUF
@@ -39,22 +39,25 @@ class GraniteConfig(DecoderConfig):
     logits_scaling: Factor  # divides the logits
 
 
+OwnGranite = TypeVar("OwnGranite", bound=GraniteConfig)
+
+
 def _fields(fields: dict, number) -> dict:
     found = {field: number(key, 0) for field, key in MULTIPLIERS.items()}
     return fields | {field: value for field, value in found.items() if value}
 
 
-class Granite(Dense[GraniteConfig]):
+class Granite(Dense[OwnGranite]):
     """`model_type` "granite"."""
 
     model_type = "granite"
-    gguf = GGUF("granite", OUTER, NAMES, _fields, unpermuted)
-    Config = GraniteConfig
+    gguf: GGUF | None = GGUF("granite", OUTER, NAMES, _fields, unpermuted)
+    Config: ClassVar[type[DecoderConfig]] = GraniteConfig
 
     def read(self, fields: dict) -> dict:
         return super().read(fields) | {name: fields.get(name, 1.0) for name in MULTIPLIERS}
 
-    def host(self, config: GraniteConfig) -> Host:
+    def host(self, config: OwnGranite) -> Host:
         rotary = replace(config.rotary, attention_scale=config.attention_multiplier)
         return Host(
             embedding_scale=config.embedding_multiplier,
@@ -62,14 +65,14 @@ class Granite(Dense[GraniteConfig]):
             masks={"mask": None},
         )
 
-    def block(self, config: GraniteConfig, kind: str = FULL) -> "nn.Module":
+    def block(self, config: OwnGranite, kind: str = FULL) -> "nn.Module":
         from ane_families.layers import Scale
 
         block = super().block(config, kind)
         block.after_attention = block.after_feed_forward = Scale(config.residual_multiplier)
         return block
 
-    def ends(self, config: GraniteConfig) -> "dict[str, nn.Module]":
+    def ends(self, config: OwnGranite) -> "dict[str, nn.Module]":
         from ane_families.layers import ScaledRMSNorm
 
         scale = 1 / config.logits_scaling
