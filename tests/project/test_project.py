@@ -76,15 +76,6 @@ FLOORS = {
         "cli",
         "__main__",
     ],
-    "ane_families": [
-        "layers tensors",
-        "alternating borrowing convolved embedders sparse",
-        "delta qwen3",
-        "mamba",
-        "gemma3 gemma4 glm4 granite lfm2 ministral ministral3 modernbert olmo2 qwen3_5",
-        "embeddinggemma exaone4 granitemoehybrid lfm2_moe olmo3 qwen3_embedding qwen3_moe roberta "
-        "smollm3",
-    ],
     "ane_serve": [
         "markers page tools",
         "splitting",
