@@ -29,6 +29,17 @@ MEMORY = 2 << 30  # bytes of address space; 262,144 tokens with 520,000 merges t
 CODE = "import sys; sys.path[:] = sys.argv[3:]; from ane_book.text.worker import main; "
 CODE += "main(float(sys.argv[1]), int(sys.argv[2]))"
 
+_all: weakref.WeakSet["TextProcess"] = weakref.WeakSet()
+
+
+def _unlock() -> None:
+    for text in _all:  # after a fork nobody is left who would release it
+        text._lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
+
 
 class TextProcess:
     """Calls a tokenizer and chat templates in their process; several threads may share one.
@@ -41,6 +52,7 @@ class TextProcess:
         self._lock = Lock()
         self._file: Path | None = None
         self._start()
+        _all.add(self)
 
     def load(self, file: Path) -> None:
         """Take the tokenizer of a tokenizer.json, without its settings to cut or fill texts."""

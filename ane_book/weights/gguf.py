@@ -227,9 +227,14 @@ class GGUFSource(WeightSource):
         return ["sliding_attention" if own else "full_attention" for own in sliding[:layers]]
 
     def _rope_scaling(self, config: dict) -> dict | None:
-        if self._divisors:
-            return self._divided(config)
         kind = self._metadata.get(f"{self._gguf.architecture}.rope.scaling.type", "none")
+        if self._divisors and kind not in ("linear", "yarn"):
+            return self._divided(config)
+        if self._divisors:
+            raise UnsupportedModel(
+                f"{self.files[0]}: rope.scaling.type {kind!r} beside {min(self._divisors)} is not "
+                "supported: one of them scales"
+            )
         if kind == "none":
             return None
         if kind == "linear":
@@ -258,7 +263,13 @@ class GGUFSource(WeightSource):
                     f"{self.files[0]}: tensor {name} has shape {tensor.shape}, but heads have "
                     f"{size} dimensions"
                 )
-            scaling[field] = self._dequantize(tensor).tolist()
+            divisors = self._dequantize(tensor)
+            if not (np.isfinite(divisors) & (divisors > 0)).all():
+                raise InvalidWeights(
+                    f"{self.files[0]}: tensor {name} has divisors that are no numbers above 0; get "
+                    "the file again"
+                )
+            scaling[field] = divisors.tolist()
         if factor := 1.0 if same else self._get("rope.scaling.attn_factor", 0):
             scaling["attention_factor"] = factor
         return scaling

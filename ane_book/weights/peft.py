@@ -85,6 +85,7 @@ def read_peft(folder: str | Path) -> PeftAdapter:
 
 def _config(path: Path) -> _Config:
     fields = read_json(path)
+    fields.setdefault("peft_type", "none")  # which PEFT always writes
     for name in sorted(fields.keys() - UNUSED - {*_Config.model_fields}):
         if fields[name] and fields[name] not in PLAIN.get(name, ()):
             raise UnsupportedModel(

@@ -70,7 +70,7 @@ def sentence_settings(folder: Path) -> Sentences:
         place = steps[1][1] / "config.json"
         pooling = read_json(place)
         dense = {path.name: path / "model.safetensors" for kind, path in steps if kind == "Dense"}
-        layers = [_dense(weights.parent) for weights in dense.values()]
+        layers = [_dense(path) for kind, path in steps if kind == "Dense"]
         settings |= {"pooling": _pooling(pooling, place), "dense": layers or None}
         files += [place, *(f for w in dense.values() for f in (w.parent / "config.json", w))]
     if cut in files:

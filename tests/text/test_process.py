@@ -9,6 +9,7 @@ import sys
 import threading
 
 from _nasty_texts import CHATML, MESSAGES, TEXT, attempt, base_tokenizers
+from _patience import HANGING, until
 from ane_book.errors import InvalidInput
 from ane_book.text import process
 from ane_book.text.chat import as_messages
@@ -178,6 +179,18 @@ class TestProcess:
         answers = [words.encode("abc", True) for _ in range(20)]
         assert os.waitpid(child, 0)[1] == 0
         assert answers == [ids] * 20
+
+    def test_a_fork_while_another_thread_waits_for_an_answer(self, words):
+        asking = threading.Thread(target=words.render, args=("{{ 'a' * 10 ** 6 }}" * 3, MESSAGES))
+        asking.start()
+        until(lambda: words._lock.locked() or not asking.is_alive())
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(HANGING))  # rather than for ever
+            os._exit(0 if words.render("b", MESSAGES) == "b" else 1)
+        asking.join()
+        assert os.waitpid(child, 0)[1] == 0
+        assert words.render("c", MESSAGES) == "c"
 
     def test_where_the_system_refuses_the_limit_of_memory(self):
         # As a Mac does; here since a smaller one is there already.

@@ -304,6 +304,9 @@ REFUSED = {
         "tensor token_embd.weight is missing": {"drop": ("model.embed_tokens.weight",)},
         "asks for|left over": {"extra": {Q.replace("weight", "bias"): np.zeros(128)}},
         rf"tensor {NORM} has shape \(65,\).*\(64,\)": {"extra": {NORM: np.zeros(65)}},
+        "rope_freqs.weight has divisors that are no numbers above 0": {
+            "extra": {"rope_freqs.weight": np.linspace(-1, 8, 16)}
+        },
         r"rope_freqs.weight has shape \(4096,\)": {"extra": {"rope_freqs.weight": np.ones(4096)}},
         "num_layers: .*greater than 0": entries({"block_count": 0}),
         "num_layers: .*10000": entries({"block_count": 2**31}),
@@ -334,6 +337,8 @@ REFUSED = {
         "llama with a mixture of experts": entries({"expert_count": 8}),
         "partial_rotary_factor = 0.5 is not": entries({"rope.dimension_count": 16}),
         "scaling.type 'ntk'": entries({"rope.scaling.type": "ntk", "rope.scaling.factor": 4.0}),
+        "scaling.type 'yarn' beside rope_freqs.weight": entries({"rope.scaling.type": "yarn"})
+        | {"extra": {"rope_freqs.weight": np.ones(16)}},
         "GGUF version 50331648": lambda content: content[:4] + b"\0\0\0\3" + content[8:],
         "output_norm.weight is of unknown type 999": after(ROW, 12, "<I", 999),
     },

@@ -76,6 +76,12 @@ def test_what_peft_writes_of_plain_lora_is_read_and_what_is_more_is_refused_by_n
     for name, value in REFUSED.items():
         with pytest.raises(UnsupportedModel, match=f"adapter_config.json: {name}"):
             read_peft(adapter(**WRITTEN | {name: value}))
+    config = adapter() / "adapter_config.json"
+    fields = json.loads(config.read_text())
+    del fields["peft_type"]
+    config.write_text(json.dumps(fields))
+    with pytest.raises(UnsupportedModel, match=r"adapter_config.json: peft_type"):
+        read_peft(config.parent)
 
 
 def test_damaged_files(adapter):

@@ -37,6 +37,14 @@ def folder(
     return place
 
 
+def test_a_step_that_comes_twice_is_twice(tmp_path):
+    place = folder(tmp_path, kinds=(*BARE, "Dense", "Dense"), dense={"out_features": 8})
+    modules = json.loads((place / "modules.json").read_text())
+    (place / "modules.json").write_text(json.dumps([*modules[:3], modules[2]]))
+    dense = sentence_settings(place).settings["dense"]
+    assert [step["folder"] for step in dense] == ["2_Dense", "2_Dense"]
+
+
 def test_a_folder_without_says_nothing(tmp_path):
     found = sentence_settings(tmp_path)
     assert (found.settings, found.files, found.dense) == ({}, [], {})

@@ -63,7 +63,12 @@ class OnnxSource(WeightSource):
         self._folder, self._place = folder, str(folder / GENAI)
         self._genai = _read_genai(folder / GENAI)
         self._graph = graph = OnnxGraph(self._model() if path.is_dir() else path)
-        decoder = decoder_of(DecoderWalk(graph))
+        try:
+            decoder = decoder_of(DecoderWalk(graph))
+        except IndexError:
+            raise InvalidWeights(
+                f"{graph.path}: a node has fewer inputs than its operator takes; get the file again"
+            ) from None
         attention = _alike(decoder, graph)
         tables = tables_of(graph, attention.tables)
         self._fields = self._read_fields(decoder, attention, tables)

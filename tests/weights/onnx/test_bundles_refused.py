@@ -70,6 +70,13 @@ def dimensions_that_no_memory_holds(model):
         found.dims[:] = [1 << 40, 1 << 20]
 
 
+def without_inputs(kind: str):
+    def change(model):
+        del node(model, kind).input[:]
+
+    return change
+
+
 def circle(model):
     found = node(model, "SkipSimplifiedLayerNormalization")
     found.input[0] = found.output[3]
@@ -96,6 +103,8 @@ REFUSED = [
      r"\(com.microsoft.MatMulNBits\) of ", other_op("Sigmoid", "Frobnicate", "com.example")),
     (UnsupportedModel, "g_idx .*act-order", order(COLUMNS[::-1].copy())),
     (UnsupportedModel, "", circle),
+    *((InvalidWeights, "fewer inputs than its operator takes", without_inputs(kind))
+      for kind in ("Gather", "MatMulNBits", "Sigmoid", "SkipSimplifiedLayerNormalization")),
     *((InvalidWeights, "", product(**{name: value})) for name, value in (
         ("block_size", 16), ("block_size", 24), ("block_size", 0), ("K", 65), ("N", -1))),
     (InvalidWeights, "", dimensions_that_no_memory_holds),
