@@ -199,7 +199,7 @@ class Session(BundleText):
     def _too_long(self, what: str) -> PromptTooLong:
         return PromptTooLong(
             f"{what} the context of {self.context} tokens; shorten it, or convert with a longer "
-            "one (--context)"
+            "context (--context)"
         )
 
     # Text: what readers use.

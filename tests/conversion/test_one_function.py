@@ -5,7 +5,7 @@ import ane_book
 from ane_book.errors import InvalidInput
 from ane_book.evidence.cost import work_of
 from ane_book.evidence.parity import check_parity
-from ane_book.runtime import Session, caches
+from ane_book.runtime import Session, shards
 from mlprogram.ane import cost
 from mlprogram.package.description import Package
 import numpy as np
@@ -49,7 +49,7 @@ def test_parity_sees_a_cache_that_holds_nothing(tiny_bundle, monkeypatch):
     """The second call of the golden tokens reads the rows that the first one cached."""
     one, _ = made(tiny_bundle, "llama", kv="host")
     assert len(one.golden()["tokens"]) == 2 * K
-    monkeypatch.setattr(caches.HostCache, "accept", lambda self, outputs, call: None)
+    monkeypatch.setattr(shards.HostCache, "accept", lambda self, outputs, call: None)
     found = check_parity(one)
     assert not found.passed and found.function == "verify"
 
