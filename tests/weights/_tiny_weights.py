@@ -86,6 +86,9 @@ def tiny_config(family: str, **changes) -> dict:
                             "sliding_attention": plain}},
         "granite": {"embedding_multiplier": 12.0, "attention_multiplier": 0.0625,
                     "residual_multiplier": 0.25, "logits_scaling": 8.0},
+        "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"],
+                             "shared_intermediate_size": 96, "num_local_experts": 0,
+                             "mamba_n_heads": 4, "mamba_d_state": 16},
     }  # fmt: skip
     old = {} if family == "gemma4_text" else {"rope_theta": 50000.0, "rope_scaling": None}
     return {
@@ -131,7 +134,9 @@ def logits(model: torch.nn.Module) -> np.ndarray:
 
 def rebuild(source) -> torch.nn.Module:
     """A `transformers` model from nothing but what a source says."""
-    config = AutoConfig.for_model(**source.config() | {"pad_token_id": None})
+    fields = source.config() | {"pad_token_id": None}
+    fields.pop("time_step_limit", None)  # whose infinity `for_model` does not read
+    config = AutoConfig.for_model(**fields)
     model = AutoModelForCausalLM.from_config(config).eval()
     state = {name: torch.from_numpy(source.tensor(name)) for name in source.names()}
     if config.tie_word_embeddings:
