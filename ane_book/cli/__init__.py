@@ -41,8 +41,6 @@ __all__ = ["app"]
 
 # Everything heavy is imported by the command that needs it.
 
-GENAI = "genai_config.json"  # beside the .onnx file of a language model
-
 
 @options.takes(
     options.Recipe, "kv", "state_write", "context", "quant", "quant_head", "prefill", "shard_limit",
@@ -66,6 +64,7 @@ def convert(
 ) -> None:
     """Convert a model to a bundle, and print the path of its folder."""
     import ane_book
+    from ane_book.weights.onnx import GENAI
 
     if to == "coreai":
         from mlprogram.coreai import check_installed

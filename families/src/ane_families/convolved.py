@@ -54,5 +54,8 @@ class OperatorBlock(DecoderBlock):
         """hidden (1,C,1,T), what the operator takes beside it -> hidden, what it returns beside
         what it adds."""
         y, *new = self.attention(self.before_attention(hidden), *given)
-        hidden = hidden + y
-        return hidden + self.feed_forward(self.before_feed_forward(hidden)), *new
+        hidden = hidden + self.after_attention(y)
+        return (
+            hidden + self.after_feed_forward(self.feed_forward(self.before_feed_forward(hidden))),
+            *new,
+        )

@@ -138,12 +138,8 @@ def delta_rule(
     The memory is that of keys of length 1, times sqrt(Dk), and the share of what it says of a key
     is 1 / Dk for it.
     """
-    T, share = _tokens(q), beta / q.shape[2]
-    ones = torch.ones(T + 1, T, dtype=q.dtype)
-    sums = (ones.triu() * g) @ torch.ones(T, T, dtype=q.dtype).triu()  # (1, H, T + 1, T)
-    decay = torch.exp(sums)  # row 0: from before the call; row j + 1: from token j
-    start, pairs = decay.split([1, T], dim=2)
-    pairs = pairs * ones[1:].triu()
+    T, share = tokens_of(q), beta / q.shape[2]
+    start, pairs = decays(g, T)
     end, whole = pairs[..., T - 1 :].reshape(1, -1, 1, T), start[..., T - 1 :]
     unknown = v * beta - (memory @ k) * (start * share)
     if T > 1:
@@ -153,6 +149,17 @@ def delta_rule(
     return read, memory * whole + (unknown * end) @ k.transpose(2, 3)
 
 
+def decays(g: Tensor, T: int) -> tuple[Tensor, Tensor]:
+    """g (1,H,1,T) -> the decay from before the call to each token (1,H,1,T), and E of the formulas
+    above (1,H,T,T)."""
+    ones = torch.ones(T + 1, T, dtype=g.dtype)
+    sums = (ones.triu() * g) @ torch.ones(T, T, dtype=g.dtype).triu()  # (1, H, T + 1, T)
+    decay = torch.exp(sums)  # row 0: from before the call; row j + 1: from token j
+    start, pairs = decay.split([1, T], dim=2)
+    pairs = pairs * ones[1:].triu()
+    return start, pairs
+
+
 def inverse(above: Tensor) -> Tensor:
     """1 / (I + N) of N (..., T, T), which is 0 on and below the diagonal.
 
@@ -160,7 +167,7 @@ def inverse(above: Tensor) -> Tensor:
     make the next. So every number on the way is one of the inverse of a part, while the series I -
     N + N^2 - ... has powers that overflow half precision where keys are alike.
     """
-    T = _tokens(above)
+    T = tokens_of(above)
     row, size = torch.arange(T), 1
     found = torch.eye(T, dtype=above.dtype)
     while size < T:
@@ -172,7 +179,7 @@ def inverse(above: Tensor) -> Tensor:
     return found
 
 
-def _tokens(x: Tensor) -> int:
+def tokens_of(x: Tensor) -> int:
     """T, the last axis: a number, which a trace may keep, since a graph is for one T."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", torch.jit.TracerWarning)

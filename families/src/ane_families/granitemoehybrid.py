@@ -122,7 +122,8 @@ class GraniteHybrid(Granite[GraniteHybridConfig]):
         block: Any = super().block(config, kind)
         if kind != MAMBA:
             return block
-        from ane_families.mamba import Mamba, ScaledBlock
+        from ane_families.convolved import OperatorBlock
+        from ane_families.mamba import Mamba
 
         size, state = config.mamba_sizes
         operator = Mamba(
@@ -134,7 +135,7 @@ class GraniteHybrid(Granite[GraniteHybridConfig]):
             taps=config.taps,
             eps=config.rms_norm_eps,
         )
-        return ScaledBlock(
+        return OperatorBlock(
             operator,
             block.feed_forward,
             before_attention=block.before_attention,

@@ -25,8 +25,8 @@ References: Mamba-2 (arXiv 2405.21060); `transformers`, modeling_granitemoehybri
 """
 
 from ane_book.models.base.projection import Projection
-from ane_families.convolved import CausalConvolution, OperatorBlock
-from ane_families.delta import SMALLEST, HeadNorm, _tokens, silu, softplus
+from ane_families.convolved import CausalConvolution
+from ane_families.delta import SMALLEST, HeadNorm, decays, silu, softplus, tokens_of
 import torch
 from torch import Tensor, nn
 
@@ -76,12 +76,8 @@ class Mamba(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """u (1,H,P,T), b and c (1,G,N,T), g (1,H,1,T), memory (1,H,P,N) -> what the queries read
         (1,H,P,T), the memory after the last token."""
-        T, H, G, P = _tokens(u), self.heads, self.groups, self.size
-        ones = torch.ones(T + 1, T, dtype=u.dtype)
-        sums = (ones.triu() * g) @ torch.ones(T, T, dtype=u.dtype).triu()  # (1, H, T + 1, T)
-        decay = torch.exp(sums)  # row 0: from before the call; row j + 1: from token j
-        start, pairs = decay.split([1, T], dim=2)
-        pairs = pairs * ones[1:].triu()
+        T, H, G, P = tokens_of(u), self.heads, self.groups, self.size
+        start, pairs = decays(g, T)
         end, whole = pairs[..., T - 1 :].reshape(1, H, 1, T), start[..., T - 1 :]
         # The heads of a group have one key and query: rows of one product, or a batch of it.
         old = memory.view(1, G, -1, self.state) @ c  # (1, G, H/G*P, T)
@@ -90,16 +86,3 @@ class Mamba(nn.Module):
         read = old.view(1, H, P, T) * start + own.view(1, H, P, T)
         written = (u * end).view(1, G, -1, T) @ b.transpose(2, 3)  # (1, G, H/G*P, N)
         return read, memory * whole + written.view(1, H, P, self.state)
-
-
-class ScaledBlock(OperatorBlock):
-    """An `OperatorBlock` that applies what is behind operator and feed-forward, as `DecoderBlock`
-    does to attention."""
-
-    def forward(self, hidden, *given):
-        """hidden (1,C,1,T), what the operator takes beside it -> hidden, what it returns beside
-        what it adds."""
-        y, *new = self.attention(self.before_attention(hidden), *given)
-        hidden = hidden + self.after_attention(y)
-        y = self.feed_forward(self.before_feed_forward(hidden))
-        return hidden + self.after_feed_forward(y), *new
