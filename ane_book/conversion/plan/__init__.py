@@ -79,7 +79,7 @@ class WiredBytes:
         """The bytes in all if every loaded function holds a copy."""
         return self.copied + self.caches + self.adapter
 
-    def numbers(self) -> dict[str, int]:
+    def to_json(self) -> dict[str, int]:
         """The parts and both sums, for JSON."""
         return {**asdict(self), "least": self.least, "most": self.most}
 
@@ -238,7 +238,7 @@ class Plan:
         slots = self.recipe.context + T if self.head else T
         return 4 * T * max(4 * max(self.axes()), 7 * self.config.num_heads * slots // 2)
 
-    def rows(self, program: Program) -> dict[int, int]:
+    def vocabulary(self, program: Program) -> dict[int, int]:
         """The parts of the vocabulary that a program holds: number -> rows."""
         return {i: self.splits[i] for i in program.parts}
 
@@ -296,9 +296,10 @@ class Plan:
 
     # --- as lines
 
-    def facts(self) -> list[tuple[str, str]]:
-        """The plan as pairs of heading and text; a heading stands on its first line alone."""
-        return list(report.facts(self))
+    def rows(self, why: bool = False) -> list[tuple[str, str]]:
+        """The plan as pairs of heading and text; a heading stands on its first line alone. why:
+        with the evidence."""
+        return list(report.rows(self, why))
 
     def notes(self) -> list[str]:
         """What the evidence says of this plan, where it touches a limit."""

@@ -209,7 +209,7 @@ def _function(
 
 
 def _predicted(placement) -> dict:
-    best, worst = placement.best.facts, placement.worst.facts
+    best, worst = placement.best.to_json(), placement.worst.to_json()
     names = ("share_of_operations", "share_of_weight_bytes", "partitions_on_ane")
     numbers = {name: [round(worst[name], 4), round(best[name], 4)] for name in names}
     about = {"chip": placement.chip, "compute_units": UNITS, "stands_on": placement.stands_on}

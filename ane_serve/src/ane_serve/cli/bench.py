@@ -77,4 +77,4 @@ def bench_command(
         used = ["--precision", precision, "--backend", session.backend.name, *["--force"] * force]
         report.subjects[0].start = bench.cold_start(session.bundle.path, used)
     columns = get_terminal_size((80, 24)).columns
-    show(report.facts, lambda: report.text(columns), as_json)
+    show(report.to_json, lambda: report.text(columns), as_json)

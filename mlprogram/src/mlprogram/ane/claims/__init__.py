@@ -128,9 +128,10 @@ class Claim:
         against = f"; against: {others}" if others else ""
         return f"{self.grade}{condition}: {self.sources}{against}"
 
-    def note(self, where: str) -> str:
-        """One line that says where the claim matters, what it says, and its evidence."""
-        return f"{where}: {self.statement} ({self.evidence})"
+    def note(self, where: str, why: bool = True) -> str:
+        """One line that says where the claim matters, what it says, and its evidence, or only the
+        grade of that."""
+        return f"{where}: {self.statement} ({self.evidence if why else self.grade})"
 
     def text(self, width: int = 75) -> str:
         """The claim with both of its sides, in lines of at most `width` characters."""
