@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ane_book.errors import InvalidPackage
+from ane_book.evidence.inspect import is_bundle
 from mlprogram.progress import progress_bar
 
 
@@ -45,7 +46,7 @@ def path_of(given: str) -> Path:
 
 def task_of(model: str) -> str:
     """The task of a bundle, or of a model that `convert` takes."""
-    if Path(model, "manifest.json").exists():
+    if is_bundle(model):
         from ane_book.bundle import Bundle
 
         return Bundle.open(model).manifest.task

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ane_book.cli import options
 from ane_book.cli.load import task_of
 from ane_book.errors import InvalidInput
+from ane_book.evidence.inspect import is_bundle
 from mlprogram.cli.options import Precision
 from mlprogram.extras import missing
 from mlprogram.progress import progress_bar
@@ -227,7 +228,7 @@ def _model(given: str, is_cut: bool, how: dict[str, Any]) -> "Model":
     from ane_serve.pool import TEXT, bundle_model
 
     name, place = _place(given)
-    if Path(place, "manifest.json").exists():
+    if is_bundle(place):
         bundle = Bundle.open(place)
     else:
         with progress_bar() as progress:
