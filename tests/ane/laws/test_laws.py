@@ -308,7 +308,7 @@ class TestReport:
         assert report.text(why=True).count("no. ") == 9
 
     def test_json(self, report):
-        facts = json.loads(json.dumps(report.facts()))
+        facts = json.loads(json.dumps(report.to_json()))
         assert (facts["errors"], facts["warnings"], facts["notes"]) == (0, 2, 1)
         refused = facts["findings"][0]
         assert refused["rule"] == "ops-refused" and refused["count"] == 2
