@@ -30,7 +30,7 @@ from mlprogram.cli import options as program_options
 from mlprogram.cli.commands import command_line, told_to_end
 from mlprogram.cli.diff import diff_command
 from mlprogram.cli.explain import explain_command
-from mlprogram.cli.options import AsJson
+from mlprogram.cli.options import AsJson, Why
 from mlprogram.cli.programs import save_command
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
@@ -117,6 +117,7 @@ def inspect_command(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare every byte of a bundle with what was written.")
     ] = False,
+    why: Why = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a package or a bundle holds."""
@@ -130,7 +131,7 @@ def inspect_command(
         bundle = Bundle.open(place)
         bundle.verify()
         facts["verified"] = len(bundle.manifest.files)
-    show(lambda: facts, lambda: report(facts), as_json)
+    show(lambda: facts, lambda: report(facts, why), as_json)
 
 
 COMMANDS: dict[str, Callable] = {
