@@ -147,7 +147,7 @@ def _annotations(path: Path, texts: "list[TextFinding]", held: "Parity | None") 
 
 
 def _json(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None") -> dict:
-    facts = report.facts() | {"text": [vars(finding) for finding in texts]}
+    facts = report.to_json() | {"text": [vars(finding) for finding in texts]}
     if held is not None:
         facts["parity"] = {"passed": held.passed, "reason": held.reason, **held.figures()}
     return facts

@@ -54,7 +54,7 @@ def residency_command(
         found = dict(
             measure_each(place, function, progress, units=units, soak=soak, timeout=timeout)
         )
-    facts = {key: one.facts() for key, one in found.items()}
+    facts = {key: one.to_json() for key, one in found.items()}
     show(lambda: facts, lambda: "\n".join(residency_lines(found)), as_json)
     if is_bundle(place) and function is None:  # last: damaged evidence takes no answer along
         from ane_book.bundle import Bundle

@@ -1,5 +1,6 @@
 """List the contents of a bundle or a package: manifest, functions, weights."""
 
+import os
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -58,10 +59,13 @@ def refuse_weights(path: Path) -> None:
         )
 
 
-def is_bundle(path: Path) -> bool:
+def is_bundle(path: str | Path) -> bool:
     """Whether a folder is a bundle: it has manifest.json. A package's Manifest.json does not count,
     even on a Mac, whose file system ignores case."""
-    return path.is_dir() and any(file.name == "manifest.json" for file in path.iterdir())
+    try:
+        return "manifest.json" in os.listdir(path)
+    except (OSError, ValueError):  # no folder, or none that can be read; no path at all
+        return False
 
 
 def report(facts: dict) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
 
 from cycler import cycler  # noqa: E402
+from IPython.display import Markdown  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 import matplotlib.pyplot as plt  # noqa: E402
 
@@ -84,3 +85,9 @@ def bars(ax: Axes, labels: Sequence[str], values: Sequence[float], fmt: str = "{
     ax.grid(axis="y", visible=False)
     ax.tick_params(axis="y", length=0)
     ax.margins(x=0.15)
+
+
+def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> Markdown:
+    """A table of texts and numbers."""
+    lines = (head, ["---"] * len(head), *rows)
+    return Markdown("\n".join(f"| {' | '.join(map(str, row))} |" for row in lines))

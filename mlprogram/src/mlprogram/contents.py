@@ -33,7 +33,7 @@ def _pipeline(container: Container) -> dict:
         "package": str(container.path),
         "specification_version": container.spec.specificationVersion,
         "parts": [
-            part.facts() if isinstance(part, Suppression) else _program(part.package)
+            part.to_json() if isinstance(part, Suppression) else _program(part.package)
             for part in Pipeline(container).parts
         ],
     }

@@ -295,7 +295,7 @@ class TestReport:
         assert text.endswith("2 warnings, 1 note in 1 package")
 
     def test_json(self, report):
-        facts = json.loads(json.dumps(report.facts()))
+        facts = json.loads(json.dumps(report.to_json()))
         assert (facts["errors"], facts["warnings"], facts["notes"]) == (0, 2, 1)
         refused = facts["findings"][0]
         assert refused["rule"] == "ops-refused" and refused["count"] == 2

@@ -53,7 +53,7 @@ def check_command(
     given = None if calibrate is None else load_inputs(calibrate)
     with progress_bar() as progress:
         report = laws.check(package, laws.load(rules) if rules else None, progress, given)
-    show(report.facts, lambda: report.text(width()), as_json)
+    show(report.to_json, lambda: report.text(width()), as_json)
     if annotated(github):
         print("\n".join(report.annotations()), file=sys.stderr if as_json else sys.stdout)
     if sarif:  # last: what cannot be written takes nothing that was found along

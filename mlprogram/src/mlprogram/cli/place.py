@@ -58,7 +58,7 @@ def _facts(placements: "list[Placement]", plans: "list[CoreMLPlan]") -> dict | l
     from mlprogram.ane.placement.edits import edits
 
     facts = [
-        each.facts | {"edits": [e.facts for e in edits(each)], "actual": plan.facts(each)}
+        each.to_json() | {"edits": [e.to_json() for e in edits(each)], "actual": plan.to_json(each)}
         for each, plan in zip(placements, plans, strict=True)
     ]
     return facts[0] if len(facts) == 1 else facts

@@ -49,13 +49,13 @@ class LawReport:
         """Whether there is a finding of this severity or a higher one."""
         return any(self.count(each) for each in SEVERITIES[: SEVERITIES.index(level) + 1])
 
-    def facts(self) -> dict:
+    def to_json(self) -> dict:
         """The report in plain JSON values."""
         return {
             "checked": self.path,
             "packages": self.packages,
             **{f"{severity}s": self.count(severity) for severity in SEVERITIES},
-            "findings": [found.facts() for found in self.findings],
+            "findings": [found.to_json() for found in self.findings],
         }
 
     def text(self, width: int = 100) -> str:
