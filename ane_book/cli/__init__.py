@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from ane_book import __version__
 from ane_book.cli import options
-from ane_book.cli.absent import served
+from ane_book.cli.absent import gone, served
 from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
 from ane_book.cli.demo import demo_command
@@ -181,5 +181,5 @@ app = command_line(
     "Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
     f"ane-book {__version__}",
     COMMANDS | _serve,
-    _absent | {words: f"{words} is gone: {instead}" for words, instead in GONE.items()},
+    _absent | gone(GONE),
 )

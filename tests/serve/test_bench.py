@@ -197,7 +197,7 @@ class TestBadServers:
             (b"\x00\xff nonsense\r\n\r\n", "does not speak HTTP"),
             (b"HTTP/1.1 500 Oops\r\n\r\n", "status 500: Oops"),
             (b'HTTP/1.1 401 No\r\n\r\n{"error": {"message": "a key, please"}}',
-             "status 401: a key, please; --api-key"),
+             "status 401: a key, please; ANE_BOOK_API_KEY"),
             (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere\r\n\r\n", "status 302"),
             (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>", "did not stream"),
             (OK, "closed the stream before the end"),
@@ -253,7 +253,7 @@ class TestBadServers:
     @pytest.mark.parametrize(
         ("models", "said"),
         [
-            ({"data": [{"id": "a"}, {"id": "b"}]}, "it has a, b; name one by --url-model"),
+            ({"data": [{"id": "a"}, {"id": "b"}]}, "it has a, b; name one: NAME=http"),
             ({"data": []}, "it names none"),
             ({"data": 7}, "it names none"),
             ({"models": [{}]}, "it names none"),
