@@ -1,16 +1,13 @@
 """`ane-book models` and `ane-book plan`: the reference models, and the plan of a conversion."""
 
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ane_book.cli import options
 from ane_book.cli.absent import serving
 from mlprogram.cli.options import AsJson, Why
 from mlprogram.terminal import show
 import typer
-
-if TYPE_CHECKING:
-    from ane_book.conversion.plan import Plan
 
 
 def models_command(as_json: AsJson = False) -> None:
@@ -59,11 +56,11 @@ def plan_command(
     from mlprogram.tables import headed
 
     planned = ane_book.plan(model, **recipe)
-    lines, facts = planned.rows(why), _json(planned)
+    lines, facts = planned.rows(why), planned.to_json()
     if chip is not None:
         lines += cost.rows(planned, chip, why)
         if planned.head:
-            facts |= _predicted(planned, chip)
+            facts |= cost.to_json(planned, chip)
     if device is not None:
         memory = find_device(device)
         lines += memory.rows(planned.wired, why)
@@ -77,48 +74,3 @@ def plan_command(
         facts["machines"] = cut.to_json()
     width = get_terminal_size((10_000, 24)).columns
     show(lambda: facts, lambda: headed(lines, width), as_json)
-
-
-def _json(planned: "Plan") -> dict:
-    """A plan in plain JSON values; sizes in bytes."""
-    return {
-        "architecture": planned.config.architecture,
-        "layers": planned.config.num_layers,
-        "recipe": planned.recipe.model_dump(mode="json"),
-        "packages": planned.packages,
-        "weight_files": {program.package: program.files for program in planned.programs},
-        "programs": len(planned.programs),
-        "weight_bytes": planned.weight_bytes,
-        "embedding_bytes": planned.embedding_bytes,
-        "cache_bytes": planned.cache_bytes if planned.head else 0,
-        "tiers": {S: tier.cache_bytes for S, tier in planned.tiers.items()},
-        "per_token" if planned.head else "per_call": {
-            "dispatches": planned.calls(),
-            "weight_bytes": planned.read_bytes(),
-        },
-        "adapter_bytes": planned.adapter_bytes,
-        "wired_bytes": planned.wired.to_json(),
-        "conversion_memory_bytes": planned.memory_bytes,
-        "limits": planned.notes(),
-    }
-
-
-def _predicted(planned: "Plan", chip: str) -> dict:
-    """The prediction: both ends of each range, and each tier's rate by slots."""
-    from ane_book.evidence.cost import published, work_of
-    from mlprogram.ane.cost import predict
-    from mlprogram.ane.cost.model import not_predicted
-
-    estimate = predict(work_of(planned), chip)
-    rates = {S: predict(work_of(tier), chip).tokens_s for S, tier in planned.tiers.items()}
-    rate, ms = estimate.tokens_s, estimate.ms
-    return {
-        "predicted": {
-            "chip": estimate.chip.chip,
-            "tokens_s": [rate.low, rate.high],
-            "ms": [ms.low, ms.high],
-            "tiers": {S: {"tokens_s": [tier.low, tier.high]} for S, tier in rates.items()},
-            "not_predicted": not_predicted(),
-        },
-        "published": published(planned, estimate.chip),
-    }

@@ -294,7 +294,30 @@ class Plan:
                 plans[name] = plan(self.config, self.recipe.model_copy(update={"experts": name}))
         return plans
 
-    # --- as lines
+    # --- as JSON and as lines
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan in plain JSON values; sizes in bytes."""
+        return {
+            "architecture": self.config.architecture,
+            "layers": self.config.num_layers,
+            "recipe": self.recipe.model_dump(mode="json"),
+            "packages": self.packages,
+            "weight_files": {program.package: program.files for program in self.programs},
+            "programs": len(self.programs),
+            "weight_bytes": self.weight_bytes,
+            "embedding_bytes": self.embedding_bytes,
+            "cache_bytes": self.cache_bytes if self.head else 0,
+            "tiers": {S: tier.cache_bytes for S, tier in self.tiers.items()},
+            "per_token" if self.head else "per_call": {
+                "dispatches": self.calls(),
+                "weight_bytes": self.read_bytes(),
+            },
+            "adapter_bytes": self.adapter_bytes,
+            "wired_bytes": self.wired.to_json(),
+            "conversion_memory_bytes": self.memory_bytes,
+            "limits": self.notes(),
+        }
 
     def rows(self, why: bool = False) -> list[tuple[str, str]]:
         """The plan as pairs of heading and text; a heading stands on its first line alone. why:
