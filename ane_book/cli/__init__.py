@@ -7,7 +7,6 @@ piped. `ane_book.__main__` turns errors into messages and exit codes.
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
 import sys
 from typing import Annotated, Literal
 
@@ -26,7 +25,7 @@ from ane_book.cli.report import report_command
 from ane_book.cli.residency import place_command, residency_command
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.cli.vectors import embed
-from ane_book.errors import BY_LOGITS, InvalidInput
+from ane_book.errors import BY_LOGITS
 from mlprogram.cli import options as program_options
 from mlprogram.cli.commands import command_line, told_to_end
 from mlprogram.cli.diff import diff_command
@@ -64,18 +63,11 @@ def convert(
 ) -> None:
     """Convert a model to a bundle, and print the path of its folder."""
     import ane_book
-    from ane_book.weights.onnx import GENAI
 
     if to == "coreai":
         from mlprogram.coreai import check_installed
 
         check_installed()  # before a conversion, not after it
-    graph = Path(model)
-    if graph.suffix == ".onnx" and graph.is_file() and not graph.with_name(GENAI).exists():
-        raise InvalidInput(
-            f"{model}: no {GENAI} beside it, so a graph and not a language model; "
-            f"`mlprogram convert {quote(model)} --out NAME.mlpackage` makes a package of it"
-        )
     with progress_bar() as progress, told_to_end():
         bundle = ane_book.convert(
             model, out=out, source=source, force=force, progress=progress, **recipe

@@ -145,8 +145,8 @@ def find_reference(name: str) -> ReferenceModel:
         raise UnknownModel(f"{name}: there is no such file or folder{hint}")
     hint = f"did you mean {near}?" if near else f"known: {', '.join(models)}."
     path = (
-        "of a .gguf file, a folder with config.json and safetensors, an .onnx graph to convert, "
-        "or a bundle to run"
+        "of a .gguf file, a folder with config.json and safetensors or an .onnx graph, a package "
+        "or a bundle"
     )
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         path += f"; `hf download {name} --local-dir FOLDER` makes one of the hub's"
