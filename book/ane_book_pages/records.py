@@ -15,7 +15,7 @@ from typing import Any
 
 from ane_book.errors import InvalidInput
 
-FAR = 1.5  # times the record, or a part of it
+LIVE = "live "  # what names of live ratios begin with
 
 
 def find(name: str) -> Path:
@@ -38,30 +38,12 @@ def read(name: str) -> Any:
     return json.loads(find(name).read_text(encoding="utf-8"))
 
 
-def beside(name: str, here: float) -> str:
-    """A ratio of times that a page has measured just now, in words, beside its record.
-
-    name: of the figure in measurements/pages.json. here: times, such as 2.1. Nothing follows from
-    it: where the two are far from each other, the words say so.
-    """
-    words = f"{_times(here)} times here"
-    if (recorded := read("measurements/pages.json")["figures"].get(name)) is None:
-        return f"{words}; nobody has recorded it"
-    words += f", {_times(recorded)} when it was recorded"
-    near = recorded / FAR < here < recorded * FAR
-    return words if near else f"{words} (this machine was busy, or is of another kind)"
-
-
 def live(name: str, here: float) -> None:
-    """Glue such a ratio, and what `beside` says of it by `name` with `_beside`.
+    """Glue a ratio of times that a page has measured just now, such as 2.1.
 
-    research/measurements/pages.py records every ratio that a page tells of in this way.
+    No sentence states it, since it differs from machine to machine. Sentences state what
+    research/measurements/pages.py recorded of it in measurements/pages.json.
     """
     from myst_nb import glue  # with the book only
 
-    glue(name, float(here), display=False)
-    glue(f"{name}_beside", beside(name, float(here)), display=False)
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.0f}" if ratio >= 20 else f"{ratio:.1f}" if ratio >= 2 else f"{ratio:.2f}"
+    glue(f"{LIVE}{name}", float(here), display=False)

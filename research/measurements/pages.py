@@ -1,8 +1,8 @@
-"""Ratios of times that the book's pages measure as they run, as a record to show beside them.
+"""Ratios of times that the book's pages measure as they run, as the record that they quote.
 
     python research/measurements/pages.py [--rounds 3] [--note "what else ran"] [page ...]
 
-A page tells of such a ratio by `ane_book_pages.records.live`. This runs such pages as a build does,
+A page gives such a ratio to `ane_book_pages.records.live`. This runs such pages as a build does,
 one after another, and writes the median of each ratio over the rounds. Pages that are not named
 keep their figures.
 
@@ -20,6 +20,7 @@ import sys
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import MEASUREMENTS, moment, record
+from ane_book_pages.records import LIVE
 import jupytext
 from nbclient import NotebookClient
 
@@ -40,7 +41,7 @@ def ratios(page: Path) -> dict[str, float]:
                 print(f"{page.stem}: {output.ename}: {output.evalue} in\n{cell.source}")
             if name := output.get("metadata", {}).get("scrapbook", {}).get("name"):
                 glued[name] = output.data.get(GLUED, "")
-    return {name: float(glued[name]) for name in glued if f"{name}_beside" in glued}
+    return {name.removeprefix(LIVE): float(glued[name]) for name in glued if name.startswith(LIVE)}
 
 
 def main() -> None:

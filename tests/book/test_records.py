@@ -22,28 +22,6 @@ def test_the_library_s_own_checkout_is_found_from_anywhere(tmp_path, monkeypatch
     assert records.read("measurements/decode.json")["results"]
 
 
-@pytest.mark.parametrize(
-    ("here", "said"),
-    [
-        (2.13, "2.1 times here, 1.80 when it was recorded"),
-        (1.21, "1.21 times here, 1.80 when it was recorded"),
-        (27.6, "28 times here, 1.80 when it was recorded (this machine was busy, or is of"),
-        (
-            1.1,
-            "1.10 times here, 1.80 when it was recorded (this machine was busy, or is of",
-        ),
-    ],
-)
-def test_a_live_ratio_stands_beside_its_record(tmp_path, monkeypatch, here, said):
-    (tmp_path / "research" / "measurements").mkdir(parents=True)
-    file = tmp_path / "research" / "measurements" / "pages.json"
-    file.write_text('{"figures": {"slow_over_quick": 1.8}}')
-    monkeypatch.chdir(tmp_path)
-    words = records.beside("slow_over_quick", here)
-    assert words.startswith(said) and ("busy" in words) == ("busy" in said)
-    assert records.beside("new", here).endswith(" times here; nobody has recorded it")
-
-
 def test_every_live_ratio_of_a_page_is_recorded_with_its_moment():
     record = records.read("measurements/pages.json")
     live = {
