@@ -146,17 +146,18 @@ def published(planned: Plan, chip: Claim, why: bool = True) -> list[str]:
     """
     found = []
     for model in reference_models().values():
-        config, figure = read_config(model.config), model.published
-        if figure is None or figure.chip != chip.chip or not _same(config, planned.config):
+        figure = model.published
+        if figure is None or figure.chip != chip.chip or not _same(model.config, planned.config):
             continue
         said, cut = f"{figure.tokens_per_second:g} tokens/s on {figure.machine}", ", of another cut"
         found.append(said + (f" ({figure.source}); {_why(planned, figure, chip)}" if why else cut))
     return found
 
 
-def _same(model, other) -> bool:
-    """Whether two configurations are equal, except for the strategy for experts."""
-    return model.model_dump(exclude={"experts"}) == other.model_dump(exclude={"experts"})
+def _same(fields: dict, other) -> bool:
+    """Whether a config.json is that of a configuration, except for the strategy for experts."""
+    rest = {"exclude": {"experts"}}
+    return read_config(fields).model_dump(**rest) == other.model_dump(**rest)
 
 
 def _why(planned: Plan, figure: Published, chip: Claim) -> str:
