@@ -1,17 +1,18 @@
 """One number per fact: where built pages count one thing in several places, they give one number.
 
 Numbers about the engine are held to the registry in test_book_claims.py. These are counts, which
-cells compute: each by another sum, if nobody looks.
+cells compute: each by another sum, if nobody looks. Notebooks have the numbers that pages show.
 """
 
 from functools import cache
 import re
 
-from _site import PAGES, SITE, needs_site
+from _site import PAGES, SITE, each_page, needs_site
 from ane_book_pages import sources
 from bs4 import BeautifulSoup
 from mlprogram.ane import cost
 import pytest
+import to_notebooks
 
 pytestmark = needs_site
 
@@ -44,3 +45,11 @@ def test_a_count_is_the_same_wherever_it_stands(what):
             text = next(filter(None, groups.groups()))
             found.setdefault(float(text.replace(",", "")), set()).add(page)
     assert found and set(found) <= right, found
+
+
+@each_page
+def test_notebooks_have_the_numbers_that_pages_show(page):
+    """They are made from a record, where cells do not run: notebooks/values.json."""
+    shown = to_notebooks.shown(to_notebooks.BOOK / f"{page}.md")
+    why = "differ: run `python book/_ext/to_notebooks.py --values`"
+    assert shown == to_notebooks.values().get(page, {}), why

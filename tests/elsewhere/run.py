@@ -8,9 +8,11 @@ Prints a line for each notebook with its seconds, then how many ran to their end
 about as long as the book's own clean run; models are converted into the reader's cache, as always.
 The wheels are built of a copy of the sources and installed in an environment of its own, which
 borrows every other package from the one that runs this; an editable install there is not seen.
+What `ane-book` does not require, and the notebook's first cell does not name, cannot be imported.
 """
 
 import argparse
+import json
 import os
 from pathlib import Path
 import shutil
@@ -32,6 +34,12 @@ DISTRIBUTIONS = {  # and their folders
     "ane_families": "families",
     "ane_serve": "ane_serve",
     "swift_tables": "swift/tables",
+}
+NOT_REQUIRED = {  # by ane-book: a module, and how the first cell of a notebook names it
+    **{name: name for name in ("matplotlib", "onnx", "onnxruntime", "openai", "pytest")},
+    **{name: name for name in ("bs4", "jupytext", "myst_nb", "sphinx", "transformers")},
+    "ane_families": "ane-families",
+    "ane_serve": "ane-serve",
 }
 LEFT = shutil.ignore_patterns("__pycache__", "*.egg-info")
 EXECUTE = """
@@ -75,9 +83,9 @@ def environment(folder: Path, cpu_only: bool = False) -> Path:
     run([*install, *made])
     borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (own / "borrowed.pth").write_text("\n".join(sorted(borrowed)))
-    if cpu_only:
-        shutil.copy(Path(__file__).with_name("cpu_only.py"), own)
-        (own / "cpu_only.pth").write_text("import cpu_only")  # in whatever process
+    for each in ["hide", *(["cpu_only"] if cpu_only else [])]:
+        shutil.copy(Path(__file__).with_name(f"{each}.py"), own)
+        (own / f"{each}.pth").write_text(f"import {each}")  # in whatever process
     return python
 
 
@@ -91,6 +99,12 @@ def clean(python: Path) -> dict[str, str]:
     return kept | {"PATH": f"{python.parent}{os.pathsep}{kept['PATH']}"}
 
 
+def hidden(notebook: Path) -> str:
+    """Modules that nobody who reads the notebook's first cell has installed for it."""
+    said = "".join(json.loads(notebook.read_text("utf-8"))["cells"][0]["source"])
+    return " ".join(module for module, name in NOT_REQUIRED.items() if f"`{name}`" not in said)
+
+
 def elsewhere(python: Path, notebook: Path, folder: Path) -> tuple[bool, float, str]:
     """Run one notebook in an empty folder: whether it ended, seconds, the last of what it said."""
     empty = folder / notebook.stem
@@ -98,8 +112,8 @@ def elsewhere(python: Path, notebook: Path, folder: Path) -> tuple[bool, float, 
     shutil.copy(notebook, empty)
     start = time.perf_counter()
     done = subprocess.run(
-        [str(python), "-c", EXECUTE, notebook.name], cwd=empty, env=clean(python),
-        capture_output=True, text=True, check=False,
+        [str(python), "-c", EXECUTE, notebook.name], cwd=empty, capture_output=True, text=True,
+        env=clean(python) | {"HIDDEN": hidden(notebook)}, check=False,
     )  # fmt: skip
     return done.returncode == 0, time.perf_counter() - start, done.stderr[-1500:]
 

@@ -37,6 +37,20 @@ def test_core_ml_is_kept_on_the_cpu(monkeypatch):
     assert model._MLModelProxy("a", "ALL", "main", {}).given == ("a", "CPU_ONLY", "main", {})
 
 
+def test_what_a_notebook_does_not_name_is_not_installed():
+    hidden = runpy.run_path(str(RUN))["hidden"](ROOT / "notebooks" / "families.ipynb").split()
+    assert {"myst_nb", "ane_serve"} <= {*hidden} and not {"transformers", "ane_families"} & {
+        *hidden
+    }
+    asked = (
+        "import importlib.metadata as m, hide; print([*m.entry_points(group='ane_book.families')])"
+    )
+    own = os.environ | {"HIDDEN": "ane_families myst_nb", "PYTHONPATH": str(RUN.parent)}
+    command = [sys.executable, "-c", f"{asked}; import myst_nb"]
+    done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n" and "import of myst_nb halted" in done.stderr
+
+
 @pytest.mark.long
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
 def test_readmes_line_installs_from_git(tmp_path):
