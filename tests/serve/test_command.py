@@ -137,6 +137,7 @@ def test_stdin_takes_both_forms(talker):
     expected = session.generate(ids, max_tokens=5)
     lines = f'{" ".join(map(str, ids))}|5\n\n{{"prompt": "Hello", "max_tokens": 5}}\nwhat?\n'
     done = ane_book("serve", talker.path, "--stdin", "--precision", "fp32", input=lines)
+    assert done.returncode == 0, done.stderr
     first, second, third = done.stdout.splitlines()
     assert first == " ".join(map(str, expected.token_ids)), done.stderr
     assert json.loads(second)["text"] == expected.text

@@ -1,7 +1,5 @@
 """The commands `serve` and `bench` of `ane-book`."""
 
-import ane_book.cli  # noqa: F401  (it imports these commands, so it has to be there before them)
-
 #: The variable of the API key, since every user of a machine sees its command lines.
 KEY = "ANE_BOOK_API_KEY"
 #: Options that are gone, and what takes their place.
@@ -17,3 +15,5 @@ GONE = {
         "every answer is greedy, since no draw changes what a token takes",
     ),
 }
+
+import ane_book.cli  # noqa: E402, F401  (it imports these commands, so it has to be there first)

@@ -194,7 +194,8 @@ def _hanging(text: str, side: str, width: int) -> list[str]:
 
 
 def _claim(name: str, table: Any, where: str) -> Claim:
-    given = {"support" if key == "for" else key: value for key, value in table.items()}
+    given: dict[str, Any] = {"statement": "", "grade": ""}
+    given |= {"support" if key == "for" else key: value for key, value in table.items()}
     unknown = given.keys() - {field.name for field in fields(Claim)} | given.keys() & {"id"}
     if unknown:
         raise InvalidInput(f"{where}: unknown key {min(unknown)!r}")
@@ -202,7 +203,7 @@ def _claim(name: str, table: Any, where: str) -> Claim:
         given[side] = tuple(_cited(one, where) for one in given.get(side, ()))
     value = given.get("value")
     given["value"] = tuple(value) if isinstance(value, list) else value
-    claim = Claim(name, **{"statement": "", "grade": ""} | given)
+    claim = Claim(name, **given)
     if not claim.statement:
         raise InvalidInput(f"{where}: it states nothing")
     if claim.grade not in GRADES:
