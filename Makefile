@@ -127,8 +127,9 @@ demo: $(INSTALLED) ## redact a page of invented personal data, and print what wa
 picture: $(INSTALLED) ## draw the README's picture: `ane-book demo` in a terminal
 	$(BIN)/python book/_ext/terminal.py
 
-notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/
+notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/, and one of them to one_file.py
 	$(BIN)/python book/_ext/to_notebooks.py
+	$(BIN)/python book/_ext/write_one_file.py
 
 schema: $(INSTALLED) ## write the schemas of a bundle's manifest.json and of a report to research/
 	$(BIN)/python -c "import json; from ane_book.bundle import Manifest; \

@@ -9,7 +9,6 @@ The library is the companion of the ANE Book; each part says in which chapter it
 Importing it sets one thing in the process that imports it: GOMP_SPINCOUNT, unless that is set.
 """
 
-import os
 from typing import TYPE_CHECKING, Any, Unpack
 
 # First: it says how OpenMP's threads wait, which works if torch comes after it.
@@ -77,10 +76,11 @@ def load(
     bundle is held to it.
     """
     from ane_book.bundle import Bundle
+    from ane_book.evidence.inspect import is_bundle
     from ane_book.runtime import Embedder, Session, Tagger, choose_backend
 
     backend = choose_backend(backend, precision)  # refused before a conversion, not after it
-    if os.path.exists(os.path.join(model, "manifest.json")):
+    if is_bundle(model):
         from ane_book.bundle.cache import mark_used
 
         bundle = Bundle.open(model)

@@ -7,13 +7,12 @@ piped. `ane_book.__main__` turns errors into messages and exit codes.
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
 import sys
 from typing import Annotated, Literal
 
 from ane_book import __version__
 from ane_book.cli import options
-from ane_book.cli.absent import served
+from ane_book.cli.absent import gone, served
 from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
 from ane_book.cli.demo import demo_command
@@ -26,12 +25,12 @@ from ane_book.cli.report import report_command
 from ane_book.cli.residency import place_command, residency_command
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.cli.vectors import embed
-from ane_book.errors import BY_LOGITS, InvalidInput
+from ane_book.errors import BY_LOGITS
 from mlprogram.cli import options as program_options
 from mlprogram.cli.commands import command_line, told_to_end
 from mlprogram.cli.diff import diff_command
 from mlprogram.cli.explain import explain_command
-from mlprogram.cli.options import AsJson
+from mlprogram.cli.options import AsJson, Why
 from mlprogram.cli.programs import save_command
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
@@ -64,18 +63,11 @@ def convert(
 ) -> None:
     """Convert a model to a bundle, and print the path of its folder."""
     import ane_book
-    from ane_book.weights.onnx import GENAI
 
     if to == "coreai":
         from mlprogram.coreai import check_installed
 
         check_installed()  # before a conversion, not after it
-    graph = Path(model)
-    if graph.suffix == ".onnx" and graph.is_file() and not graph.with_name(GENAI).exists():
-        raise InvalidInput(
-            f"{model}: no {GENAI} beside it, so a graph and not a language model; "
-            f"`mlprogram convert {quote(model)} --out NAME.mlpackage` makes a package of it"
-        )
     with progress_bar() as progress, told_to_end():
         bundle = ane_book.convert(
             model, out=out, source=source, force=force, progress=progress, **recipe
@@ -125,6 +117,7 @@ def inspect_command(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare every byte of a bundle with what was written.")
     ] = False,
+    why: Why = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a package or a bundle holds."""
@@ -138,7 +131,7 @@ def inspect_command(
         bundle = Bundle.open(place)
         bundle.verify()
         facts["verified"] = len(bundle.manifest.files)
-    show(lambda: facts, lambda: report(facts), as_json)
+    show(lambda: facts, lambda: report(facts, why), as_json)
 
 
 COMMANDS: dict[str, Callable] = {
@@ -181,5 +174,5 @@ app = command_line(
     "Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
     f"ane-book {__version__}",
     COMMANDS | _serve,
-    _absent | {words: f"{words} is gone: {instead}" for words, instead in GONE.items()},
+    _absent | gone(GONE),
 )

@@ -12,13 +12,19 @@ COMMANDS = {"serve": "serve", "bench": "bench_command"}  # functions of modules 
 
 
 def served() -> tuple[dict[str, Callable], dict[str, str]]:
-    """The commands of ane-serve by name, and those that cannot be used, each with the reason."""
+    """The commands of ane-serve by name, and those that cannot be used, or options that are gone,
+    each with the reason."""
     try:
         return {
             name: getattr(serving(f"cli.{name}"), function) for name, function in COMMANDS.items()
-        }, {}
+        }, gone(serving("cli").GONE)
     except InvalidInput as error:
         return {}, {name: f"{name}: {error}" for name in COMMANDS}
+
+
+def gone(known: dict[str, str]) -> dict[str, str]:
+    """What is said of commands and options that are gone; known: what takes their place."""
+    return {words: f"{words} is gone: {instead}" for words, instead in known.items()}
 
 
 def serving(module: str) -> Any:

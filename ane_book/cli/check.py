@@ -12,7 +12,7 @@ from ane_book.cli.load import path_of
 from ane_book.cli.output import keep
 from ane_book.errors import printable
 from mlprogram.cli.check import Annotations, FailOn, Rules, Sarif, annotated, width
-from mlprogram.cli.options import AsJson
+from mlprogram.cli.options import AsJson, Why
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
 import typer
@@ -39,6 +39,7 @@ Source = Annotated[str | None, typer.Option(help="With --parity: the weights tha
 
 def check(
     package: options.Packages,
+    why: Why = False,
     as_json: AsJson = False,
     sarif: Sarif = None,
     fail_on: FailOn = "error",
@@ -87,7 +88,8 @@ def check(
         keep(bundle, "L0", laws_level(report))
         if held is not None:
             keep(bundle, "L1", held.level())
-    show(lambda: _json(report, texts, held), lambda: _text(report, texts, held), as_json)
+    laws_text = report.text(width(), why)
+    show(lambda: _json(report, texts, held), lambda: _text(laws_text, texts, held), as_json)
     if github:
         lines = [*report.annotations(), *_annotations(path, texts, held)]
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
@@ -101,19 +103,16 @@ def check(
 def _fails(texts: "list[TextFinding]", level: "Severity") -> bool:
     from mlprogram.ane.laws.rule import SEVERITIES
 
-    grave = SEVERITIES[: SEVERITIES.index(level) + 1]
-    return any(finding.severity in grave for finding in texts)
+    return any(SEVERITIES.index(one.severity) <= SEVERITIES.index(level) for one in texts)
 
 
-def _text(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None") -> str:
+def _text(laws: str, texts: "list[TextFinding]", held: "Parity | None") -> str:
     from mlprogram.ane.laws.report import counted
 
-    columns = width()
     wrapped = [
-        fill(printable(str(finding)), columns, subsequent_indent="    ", break_long_words=False)
+        fill(printable(str(finding)), width(), subsequent_indent="    ", break_long_words=False)
         for finding in texts
     ]
-    laws = report.text(columns)
     if texts:
         laws += f"; {counted(finding.severity for finding in texts)} in the text side"
     parity = [] if held is None else [printable(str(held))]
@@ -147,7 +146,7 @@ def _annotations(path: Path, texts: "list[TextFinding]", held: "Parity | None") 
 
 
 def _json(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None") -> dict:
-    facts = report.facts() | {"text": [vars(finding) for finding in texts]}
+    facts = report.to_json() | {"text": [vars(finding) for finding in texts]}
     if held is not None:
         facts["parity"] = {"passed": held.passed, "reason": held.reason, **held.figures()}
     return facts

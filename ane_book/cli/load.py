@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ane_book.errors import InvalidPackage
+from ane_book.evidence.inspect import is_bundle
 from mlprogram.progress import progress_bar
 
 
@@ -28,24 +28,21 @@ def load(model: str, task: str, precision: str, backend: str, force: bool, **rec
 def path_of(given: str) -> Path:
     """A path as it is, or for a reference model's name its bundle, converted on first use.
 
-    Raises InvalidPackage, with what is named like it, if there is neither.
+    Raises UnknownModel for a name of neither.
     """
-    if Path(given).exists():
-        return Path(given)
     import ane_book
-    from ane_book.reference import near_names, reference_models
+    from ane_book.reference import find_reference, is_path
 
-    if given not in reference_models():
-        near = " or ".join(near_names(given))
-        hint = f"; did you mean {near}?" if near else ""
-        raise InvalidPackage(f"{given}: no such package{hint}")
+    if Path(given).exists() or is_path(given):
+        return Path(given)
+    find_reference(given)  # before what converts is imported
     with progress_bar() as progress:
         return ane_book.convert(given, progress=progress).path
 
 
 def task_of(model: str) -> str:
     """The task of a bundle, or of a model that `convert` takes."""
-    if Path(model, "manifest.json").exists():
+    if is_bundle(model):
         from ane_book.bundle import Bundle
 
         return Bundle.open(model).manifest.task

@@ -1,16 +1,13 @@
 """`ane-book models` and `ane-book plan`: the reference models, and the plan of a conversion."""
 
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ane_book.cli import options
 from ane_book.cli.absent import serving
-from mlprogram.cli.options import AsJson
+from mlprogram.cli.options import AsJson, Why
 from mlprogram.terminal import show
 import typer
-
-if TYPE_CHECKING:
-    from ane_book.conversion.plan import Plan
 
 
 def models_command(as_json: AsJson = False) -> None:
@@ -24,7 +21,7 @@ def models_command(as_json: AsJson = False) -> None:
 
     def text() -> str:
         head = table([(model.name, model.size, model.license, model.taught) for model in known])
-        return "\n\n".join([head, *(f"{m.name}\n{table(m.facts(), indent=2)}" for m in known)])
+        return "\n\n".join([head, *(f"{m.name}\n{table(m.rows(), indent=2)}" for m in known)])
 
     dump = TypeAdapter(ReferenceModel).dump_python  # where it lies on this machine is no fact of it
     facts = [dump(m, mode="json", exclude={"folder"}) for m in known]
@@ -49,6 +46,7 @@ def plan_command(
         str | None,
         typer.Option(help="Warn if it wires more than this has: iphone-15-pro, ..., or 16GB."),
     ] = None,
+    why: Why = False,
     as_json: AsJson = False,
 ) -> None:
     """Show how a model would be cut, without its weights."""
@@ -58,66 +56,21 @@ def plan_command(
     from mlprogram.tables import headed
 
     planned = ane_book.plan(model, **recipe)
-    lines, facts = planned.facts(), _json(planned)
+    lines, facts = planned.rows(why), planned.to_json()
     if chip is not None:
-        lines += cost.rows(planned, chip)
+        lines += cost.rows(planned, chip, why)
         if planned.head:
-            facts |= _predicted(planned, chip)
+            facts |= cost.to_json(planned, chip)
     if device is not None:
         memory = find_device(device)
-        lines += memory.facts(planned.wired)
-        facts["device"] = memory.numbers(planned.wired)
+        lines += memory.rows(planned.wired, why)
+        facts["device"] = memory.to_json(planned.wired)
     elif chip is not None:
         unknown = "memory unknown, a chip is sold with several sizes of memory: --device 16GB"
         lines.append(("device", unknown))
     if machines is not None:
         cut = serving("cluster.plan").split(planned, machines)
-        lines += cut.facts(chip)
-        facts["machines"] = cut.numbers()
+        lines += cut.rows(chip)
+        facts["machines"] = cut.to_json()
     width = get_terminal_size((10_000, 24)).columns
     show(lambda: facts, lambda: headed(lines, width), as_json)
-
-
-def _json(planned: "Plan") -> dict:
-    """A plan in plain JSON values; sizes in bytes."""
-    return {
-        "architecture": planned.config.architecture,
-        "layers": planned.config.num_layers,
-        "recipe": planned.recipe.model_dump(mode="json"),
-        "packages": planned.packages,
-        "weight_files": {program.package: program.files for program in planned.programs},
-        "programs": len(planned.programs),
-        "weight_bytes": planned.weight_bytes,
-        "embedding_bytes": planned.embedding_bytes,
-        "cache_bytes": planned.cache_bytes if planned.head else 0,
-        "tiers": {S: tier.cache_bytes for S, tier in planned.tiers.items()},
-        "per_token" if planned.head else "per_call": {
-            "dispatches": planned.calls(),
-            "weight_bytes": planned.read_bytes(),
-        },
-        "adapter_bytes": planned.adapter_bytes,
-        "wired_bytes": planned.wired.numbers(),
-        "conversion_memory_bytes": planned.memory_bytes,
-        "limits": planned.notes(),
-    }
-
-
-def _predicted(planned: "Plan", chip: str) -> dict:
-    """The prediction: both ends of each range, and each tier's rate by slots."""
-    from ane_book.evidence.cost import published, work_of
-    from mlprogram.ane.cost import predict
-    from mlprogram.ane.cost.model import not_predicted
-
-    estimate = predict(work_of(planned), chip)
-    rates = {S: predict(work_of(tier), chip).tokens_s for S, tier in planned.tiers.items()}
-    rate, ms = estimate.tokens_s, estimate.ms
-    return {
-        "predicted": {
-            "chip": estimate.chip.chip,
-            "tokens_s": [rate.low, rate.high],
-            "ms": [ms.low, ms.high],
-            "tiers": {S: {"tokens_s": [tier.low, tier.high]} for S, tier in rates.items()},
-            "not_predicted": not_predicted(),
-        },
-        "published": published(planned, estimate.chip),
-    }

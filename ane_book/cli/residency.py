@@ -3,7 +3,7 @@
 from ane_book.cli import options
 from ane_book.cli.load import path_of
 from ane_book.cli.output import keep
-from mlprogram.cli.options import AsJson, FunctionName
+from mlprogram.cli.options import AsJson, FunctionName, Why
 from mlprogram.cli.place import Chip, Failing, Ops
 from mlprogram.cli.place import place_command as place_packages
 from mlprogram.cli.residency import Soak, Timeout, Units, exit_code, residency_lines
@@ -17,6 +17,7 @@ def place_command(
     chip: Chip = "m4",
     function: FunctionName = None,
     ops: Ops = False,
+    why: Why = False,
     as_json: AsJson = False,
     fail_on: Failing = "never",
 ) -> None:
@@ -25,7 +26,7 @@ def place_command(
     Of a package, or of every program in a bundle's folder, with the CPU and the Neural Engine. By
     the rule of its planner and what that is known to believe; on a Mac also what it plans.
     """
-    place_packages(path_of(path), chip, function, ops, as_json, fail_on)
+    place_packages(path_of(path), chip, function, ops, why, as_json, fail_on)
 
 
 def residency_command(
@@ -54,7 +55,7 @@ def residency_command(
         found = dict(
             measure_each(place, function, progress, units=units, soak=soak, timeout=timeout)
         )
-    facts = {key: one.facts() for key, one in found.items()}
+    facts = {key: one.to_json() for key, one in found.items()}
     show(lambda: facts, lambda: "\n".join(residency_lines(found)), as_json)
     if is_bundle(place) and function is None:  # last: damaged evidence takes no answer along
         from ane_book.bundle import Bundle

@@ -243,7 +243,7 @@ class BundleBuilder:
         config, recipe, layers = self.config, self.recipe, program.layers
         if program.parts:
             encoded = map(self.encoding.head, program.parts, weights)
-            write_head(path, config, recipe, self.plan.rows(program), encoded)
+            write_head(path, config, recipe, self.plan.vocabulary(program), encoded)
         elif program in self.plan.pooled:
             state = decoder.end_weights(config, "pooled", self.read)
             write_pooled(path, config, self.plan.functions(program), state)
@@ -322,7 +322,7 @@ class BundleBuilder:
         """Yield the state dict of a `Head` with one part of the vocabulary, for each part that a
         program has; the golden pass, if given, runs along."""
         norm = self._outer["norm"].name if program.parts else ""
-        for number, count in self.plan.rows(program).items():
+        for number, count in self.plan.vocabulary(program).items():
             first = sum(self.plan.splits[:number])
             rows = slice(first, first + count)
 

@@ -16,8 +16,10 @@ Taught in the chapters "Experts" and "How fast will it be?".
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ane_book.conversion.plan import Plan, plan
+from ane_book.conversion.plan.report import listed
 from ane_book.conversion.quantize.schemes import find_scheme
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
@@ -25,8 +27,9 @@ from ane_book.models import read_config
 from ane_book.reference import Published, reference_models
 from mlprogram.ane.claims import Claim
 from mlprogram.ane.cost import TokenWork, find_chip, predict
+from mlprogram.ane.cost.model import not_predicted
 
-__all__ = ["form_of", "published", "rows", "work_of"]
+__all__ = ["form_of", "published", "rows", "to_json", "work_of"]
 
 
 def work_of(plan: Plan, tokens: int = 1) -> TokenWork:
@@ -79,20 +82,36 @@ def form_of(quant: str) -> str:
     return "plain" if whole else "packed"
 
 
-def rows(planned: Plan, chip: str) -> list[tuple[str, str]]:
-    """The prediction for a plan as rows: heading (only in the first row of a part), text.
+def rows(planned: Plan, chip: str, why: bool = False) -> list[tuple[str, str]]:
+    """The prediction for a plan as rows: heading (only in the first row of a part), text. why: with
+    the evidence.
 
     Raises InvalidInput as `predict` does.
     """
     work = work_of(planned)  # raises if there is nothing to predict
-    found = predict(work, chip).facts() if planned.head else []
-    found += [("published", text) for text in published(planned, find_chip(chip))]
-    for heading, texts in (
-        ("by tier", _tiers(planned, chip)),
-        ("on the engine", _strategies(planned, find_chip(chip))),
-    ):
-        found += [(heading if i == 0 else "", text) for i, text in enumerate(texts)]
-    return found
+    return [
+        *(predict(work, chip).rows(why) if planned.head else ()),
+        *(("published", text) for text in published(planned, find_chip(chip), why)),
+        *listed("by tier", _tiers(planned, chip)),
+        *listed("on the engine", _strategies(planned, find_chip(chip))),
+    ]
+
+
+def to_json(planned: Plan, chip: str) -> dict[str, Any]:
+    """The prediction in plain JSON values: ranges as both ends, and each tier's rate by slots."""
+    estimate = predict(work_of(planned), chip)
+    rates = {S: predict(work_of(tier), chip).tokens_s for S, tier in planned.tiers.items()}
+    rate, ms = estimate.tokens_s, estimate.ms
+    return {
+        "predicted": {
+            "chip": estimate.chip.chip,
+            "tokens_s": [rate.low, rate.high],
+            "ms": [ms.low, ms.high],
+            "tiers": {S: {"tokens_s": [tier.low, tier.high]} for S, tier in rates.items()},
+            "not_predicted": not_predicted(),
+        },
+        "published": published(planned, estimate.chip),
+    }
 
 
 def _tiers(planned: Plan, chip: str) -> Iterator[str]:
@@ -118,8 +137,9 @@ def _strategies(planned: Plan, chip: Claim) -> Iterator[str]:
         )
 
 
-def published(planned: Plan, chip: Claim) -> list[str]:
-    """A sentence for each published figure about the same model on the same chip.
+def published(planned: Plan, chip: Claim, why: bool = True) -> list[str]:
+    """A sentence for each published figure about the same model on the same chip; why: with its
+    source.
 
     Such a figure is about somebody else's conversion, with its own packages and quantisation. So
     that one is predicted too, from what the registry of reference models knows about it.
@@ -129,8 +149,8 @@ def published(planned: Plan, chip: Claim) -> list[str]:
         config, figure = read_config(model.config), model.published
         if figure is None or figure.chip != chip.chip or not _same(config, planned.config):
             continue
-        said = f"{figure.tokens_per_second:g} tokens/s on {figure.machine} ({figure.source})"
-        found.append(f"{said}; {_why(planned, figure, chip)}")
+        said, cut = f"{figure.tokens_per_second:g} tokens/s on {figure.machine}", ", of another cut"
+        found.append(said + (f" ({figure.source}); {_why(planned, figure, chip)}" if why else cut))
     return found
 
 

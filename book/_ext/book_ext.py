@@ -8,6 +8,7 @@
 * A list of citations holds items. docutils gives its entries a role that a list may not hold, so a
   screen reader would be told of an empty list.
 * The single page that is printed as a PDF knows every node of every extension.
+* {claim}`axis-most` links to that claim on "Every claim". Without such a claim it is a dead link.
 * Search finds a word in American spelling where the page has it in British, and the other way.
 """
 
@@ -17,7 +18,11 @@ from importlib.metadata import distributions
 from pathlib import Path
 import re
 
+from ane_book_pages import sources
+from docutils import nodes
+from mlprogram.ane.cost import chips
 from sphinx import search
+from sphinx.roles import XRefRole
 from sphinx.search.en import SearchEnglish
 from sphinx.util import logging
 
@@ -128,6 +133,15 @@ Stemmer = (function (Inner) {{
         return super().stem(word)
 
 
+def link_claim(app, env, node, shown) -> nodes.reference | None:
+    """The link of a {claim} to its place on the page of claims; None if no claim has the id."""
+    name = node["reftarget"]
+    if node["reftype"] != "claim" or name not in {**sources.everything(), **chips()}:
+        return None
+    page = app.builder.get_relative_uri(node["refdoc"], "claims")
+    return nodes.reference("", "", shown, internal=True, refuri=f"{page}#{name}")
+
+
 def print_all_nodes(app) -> None:
     """Let the single page that is printed know every node. Sphinx takes what extensions registered
     for a builder's own name alone, once one has: sphinx-exercise does, and folded cells are lost.
@@ -139,6 +153,8 @@ def print_all_nodes(app) -> None:
 def setup(app):
     search.languages["en"] = EitherSpelling
     app.add_config_value("book_parts", {}, "env")
+    app.add_role("claim", XRefRole(warn_dangling=True))
+    app.connect("missing-reference", link_claim)
     app.connect("config-inited", key_the_cache)
     app.connect("builder-inited", print_all_nodes)
     # After the theme, at the default priority of 500.

@@ -30,7 +30,7 @@ LISTING = re.compile(r"^```\{literalinclude\} (\S+)\n((?::[\w-]+:.*\n)*)```$", r
 OPTION = re.compile(r"^:([\w-]+): *(.*)$", re.M)
 DIRECTIVE = re.compile(r"^```\{[\w-]+\}(?s:.*?)^```$", re.M)
 GLUE = re.compile(r"\{glue:[\w]+\}`([^`:]*)(?::[^`]*)?`")
-ROLE = re.compile(r"\{(term|ref|doc|numref|cite:[pt])\}`(?:([^`<]*?) *<([^`>]*)>|([^`]*))`")
+ROLE = re.compile(r"\{(term|ref|doc|claim|numref|cite:[pt])\}`(?:([^`<]*?) *<([^`>]*)>|([^`]*))`")
 PAGE = re.compile(r"\]\(([\w-]+)\.md(#[\w-]+)?\)")
 
 
@@ -69,6 +69,8 @@ def plain(text: str, labels: dict[str, str], pages: set[str]) -> str:
             return f"Figure *{(target or alone).removeprefix('fig-')}*"
         if kind.startswith("cite"):
             return f"[{words or alone}]"
+        if kind == "claim":
+            return f"[`{alone}`](claims.md#{alone})"
         if kind == "doc":
             return f"[{words or alone}]({target or alone}.md)"
         return words or labels.get(alone, alone)

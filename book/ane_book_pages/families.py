@@ -94,7 +94,7 @@ def _taken(config: Any) -> Counter[str]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "layers.mlpackage"
         write_shard(path, config, recipe, lower_blocks(config, recipe), layers, weights)
-        return Counter(op["ane_takes_it"] for op in place(path).facts["ops"])
+        return Counter(op["ane_takes_it"] for op in place(path).to_json()["ops"])
 
 
 def _random(config: Any) -> Callable[[str], np.ndarray]:

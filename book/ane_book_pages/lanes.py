@@ -5,15 +5,16 @@ Kept apart from `diagrams.py`, since it draws from estimates and not from a fixe
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from ane_book_pages.diagrams import TINTS, box, canvas, note
+from ane_book_pages.diagrams import INK, TINTS, box, canvas, note
 from ane_book_pages.figures import COLORS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from mlprogram.ane.placement.path import ANE, LAUNCH, OUTPUT, SWITCH, Estimates, cost
 
-PANEL = 7.6  # rows of one graph
-LINES = (("blue", "-"), ("orange", "--"))  # of the cheapest path, and of the next
+PANEL = 7.2  # rows of one graph
+CHOSEN, OTHER = "blue", "orange"  # the cheapest path fills its cells, the next has dashed edges
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Lanes:
     """A graph to draw.
 
     names: one for each op, in order. estimates: ms by backend, as of `path.shortest`. paths: two
-    assignments of a backend to each op, each with what it is called; the first is drawn first.
+    assignments of a backend to each op, each with what it is called; the cheapest is the first.
     """
 
     title: str
@@ -40,43 +41,41 @@ def lanes(graphs: Sequence[Lanes]) -> Figure:
 
 def _panel(ax: Axes, graph: Lanes, top: float) -> None:
     heights = {True: top + 2.2, False: top + 4.1}  # of the two lanes: on the engine?
-    xs = [1.75 + 0.92 * i for i in range(len(graph.names))]
+    xs = [1.75]
+    for names in pairwise(graph.names):  # a long name would touch its neighbours
+        xs.append(xs[-1] + (1.16 if max(map(len, names)) > 4 else 0.87))
     note(ax, 0.0, top + 0.4, graph.title, weight="bold")
     note(ax, 0.0, heights[True], "engine")
     note(ax, 0.0, heights[False], "CPU")
-    for style, (called, backends) in zip(LINES, graph.paths.items(), strict=True):
-        aside = 0.26 * LINES.index(style) - 0.13  # so that two paths in one lane are both seen
-        _path(ax, xs, [heights[backend == ANE] + aside for backend in backends], style)
-        _prices(ax, xs, backends, heights, COLORS[style[0]])
-        total = 1e3 * cost(graph.estimates, backends)
-        row = top + 5.95 + 0.75 * LINES.index(style)
-        ax.plot([0.1, 1.1], [row, row], color=COLORS[style[0]], linestyle=style[1], marker="")
-        note(ax, 1.35, row, f"{called}: {total:.0f} µs")
-    for x, name, times in zip(xs, graph.names, graph.estimates, strict=True):
+    called = [*graph.paths]
+    for row, color in enumerate((CHOSEN, OTHER)):
+        backends, y = graph.paths[called[row]], top + 5.6 + 0.75 * row
+        _prices(ax, xs, backends, heights, COLORS[color])
+        _cell(ax, 0.6, y, "", chosen=color == CHOSEN, other=color == OTHER, height=0.44)
+        note(ax, 1.35, y, f"{called[row]}: {1e3 * cost(graph.estimates, backends):.0f} µs")
+    ways = zip(*graph.paths.values(), strict=True)
+    for x, name, times, way in zip(xs, graph.names, graph.estimates, ways, strict=True):
         for on, height in heights.items():
-            _time(ax, x, height, times.get(ANE) if on else _least_of_cpu(times))
-        low = len(name) > 4  # a long name would touch its neighbours
-        note(ax, x, heights[False] + (1.15 if low else 0.7), name, ha="center")
+            ms = times.get(ANE) if on else min(t for unit, t in times.items() if unit != ANE)
+            if ms is None:  # the unit does not take the op
+                note(ax, x, height, "✗", ha="center")
+                continue
+            chosen, other = ((unit == ANE) == on for unit in way)
+            _cell(ax, x, height, f"{1e3 * ms:.{0 if ms > 0.01 else 1}f}", chosen, other)
+        note(ax, x, heights[False] + 0.7, name, ha="center")
 
 
-def _least_of_cpu(times) -> float:
-    return min(ms for backend, ms in times.items() if backend != ANE)
-
-
-def _time(ax: Axes, x: float, y: float, ms: float | None) -> None:
-    """A cell with an estimate in µs; a cross where the unit does not take the op."""
-    if ms is None:
-        note(ax, x, y, "✗", ha="center")
-        return
-    text = f"{1e3 * ms:.0f}" if ms > 0.01 else f"{1e3 * ms:.1f}"
-    box(ax, x - 0.38, y - 0.32, 0.76, 0.64, text)
-    ax.patches[-1].set(facecolor=TINTS["none"], zorder=3)
+def _cell(
+    ax: Axes, x: float, y: float, text: str, chosen: bool, other: bool, height: float = 0.64
+) -> None:
+    """An estimate in µs, in the look of the paths that go through it."""
+    box(ax, x - 0.38, y - height / 2, 0.76, height, text)
+    edge = COLORS[OTHER] if other else COLORS[CHOSEN] if chosen else INK
+    ax.patches[-1].set(
+        facecolor=TINTS[CHOSEN] if chosen else "white", edgecolor=edge, zorder=3,
+        linewidth=2.2 if chosen or other else 0.8, linestyle=(0, (2, 0.8)) if other else "-",
+    )  # fmt: skip
     ax.texts[-1].set_zorder(4)
-
-
-def _path(ax: Axes, xs: list[float], ys: list[float], style: tuple[str, str]) -> None:
-    color, line = style
-    ax.plot(xs, ys, color=COLORS[color], linestyle=line, marker="", linewidth=3, zorder=2)
 
 
 def _prices(ax: Axes, xs: list[float], backends: Sequence[str], heights: dict, color: str) -> None:
@@ -88,8 +87,10 @@ def _prices(ax: Axes, xs: list[float], backends: Sequence[str], heights: dict, c
         if backend == ANE != before:
             note(ax, xs[i], above, f"launch {1e3 * LAUNCH:.0f}", **look)
         if before is not None and backend != before:
-            side, shift = ("left", -0.2) if backend == ANE else ("right", -0.7)
-            switch = f"switch {1e3 * SWITCH:.0f}"
-            note(ax, xs[i] + shift, between, switch, color=color, ha=side)
+            ends = [heights[unit == ANE] for unit in (before, backend)]
+            ax.plot(xs[i - 1 : i + 1], ends, color=color, linestyle="--", marker="", zorder=2)
+            side, shift = ("left", 0.2) if backend == ANE else ("right", -0.2)
+            at, switch = (xs[i - 1] + xs[i]) / 2 + shift, f"switch {1e3 * SWITCH:.0f}"
+            note(ax, at, between, switch, color=color, ha=side)
     if backends[-1] == ANE:
         note(ax, xs[-1] + 0.4, above, f"output {1e3 * OUTPUT:.0f}", **{**look, "ha": "right"})

@@ -109,6 +109,12 @@ def parted(claim: Claim) -> str:
     return PARTED[2] if both else PARTED[3]
 
 
+def chips(claim: Claim) -> list[str]:
+    """The chips on which a claim, or what speaks against it, was seen; "M4" is not "M4 Max"."""
+    found = set(CHIP.findall(claim.chip)) | _chips(claim.support) | _chips(claim.against)
+    return sorted(found)
+
+
 def _chips(side: Iterable[Citation]) -> set[str]:
     """The chips that the evidence names; if it names none, that of a source with a single chip."""
     found: set[str] = set()

@@ -36,7 +36,7 @@ def main() -> None:
             one.name, one.where = name, "" if one.where == url else one.where
         report = measure(asked, repeats=REPEATS, mark=500, max_tokens=MOST)
     print(report.text(100))
-    facts = report.facts()
+    facts = report.to_json()
     del facts["machine"]
     for subject in facts["subjects"]:
         del subject["where"]

@@ -10,8 +10,10 @@ import re
 from urllib.parse import unquote, urlsplit
 
 from _site import PAGES, ROOT, SITE, each_page, needs_site
+from ane_book_pages import sources
 from bs4 import BeautifulSoup, NavigableString
 import jupytext
+from mlprogram.ane.cost import chips
 import nbformat
 import pytest
 import slides
@@ -20,6 +22,8 @@ import yaml
 
 HEADERS = {page: (ROOT / "book" / f"{page}.md").read_text()[:500] for page in PAGES}
 NOTEBOOK_PAGES = [page for page in PAGES if "\nkernelspec:" in HEADERS[page]]
+
+CLAIMS = {*sources.everything(), *chips()}
 
 each_notebook = pytest.mark.parametrize("page", NOTEBOOK_PAGES)
 
@@ -113,6 +117,14 @@ def test_terms_are_in_the_glossary(page):
     text = (ROOT / "book" / f"{page}.md").read_text("utf-8")
     used = re.findall(r"\{term\}`(?:[^`<]*<)?([^`>]+)>?`", text)
     assert not [term for term in used if term.lower() not in terms]
+
+
+@each_page
+def test_claims_are_named_by_links(page):
+    """Of one that does not exist Sphinx warns after those minutes, too."""
+    text = (ROOT / "book" / f"{page}.md").read_text("utf-8")
+    assert set(re.findall(r"\{claim\}`([^`\n]+)`", text)) <= CLAIMS
+    assert not re.findall(r"(?<![\w`])claims? `[\w-]+`", text)
 
 
 def test_every_notebook_has_a_page():

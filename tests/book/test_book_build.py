@@ -98,8 +98,9 @@ print("met:", Path("{other}").exists())
 
 
 def test_dead_links_fail_the_build_and_are_told_by_page_and_line(tmp_path):
-    """Under the flags of .ci/run: to a page, a place in one, by a role, to a term, to a picture."""
-    dead = "[a](gone.md)", "[b](#gone)", "{ref}`gone`", "{term}`gone`", "![c](gone.png)"
+    """Under the flags of .ci/run: a page, a place in one, a role, a term, a picture, a claim."""
+    dead = ["[a](gone.md)", "[b](#gone)", "{ref}`gone`", "{term}`gone`", "![c](gone.png)"]
+    dead += ["{claim}`gone`"]
     small_book(tmp_path, "pass", "\n\n".join(dead))
     first = (tmp_path / "book" / "index.md").read_text().splitlines().index(dead[0]) + 1
     result = build(tmp_path, "-n", "-W", "--keep-going")

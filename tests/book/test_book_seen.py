@@ -17,6 +17,8 @@ from _seen import SCREENS, see
 from _site import PAGES, SITE, console_errors, needs_site, visit
 from fontTools.ttLib import TTFont
 import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
 
 WEIGHT = 1_000_000  # bytes of a page with all that it loads, not compressed
 
@@ -91,11 +93,21 @@ class TestPages:
         assert len(icons) > 5 and [icon for icon in icons if icon[1] not in drawn] == []
 
 
+#: Search and filter a list; gives what it tells, and [text, what the filter is of] of each shown.
+ASK = """
+  const [word, key, value] = arguments, box = document.querySelector(".ane-finder");
+  box.querySelector("input").value = word;
+  box.querySelector(`select[name=${key}]`).value = value;
+  box.dispatchEvent(new Event("input"));
+  const all = [...document.querySelectorAll(box.dataset.entries)];
+  return [box.querySelector("[role=status]").textContent,
+    all.filter(one => one.checkVisibility()).map(one =>
+      [one.textContent.toLowerCase(), one.dataset[key]])];
+"""
+
+
 def found(browser, site_url: str, word: str) -> set[str]:
     """The pages that a search names."""
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
-
     visit(browser, f"{site_url}/search.html?q={word}")
     told = By.CSS_SELECTOR, "#search-results .search-summary"
     WebDriverWait(browser, HANGING).until(
@@ -128,6 +140,28 @@ class TestSite:
         """)
         assert lines > 5 and rows == pytest.approx(lines, rel=0.05)
         assert scrolls and tab == 0
+
+    @pytest.mark.parametrize(
+        ("page", "word", "key", "value"),
+        [("claims", "decode", "chip", "M5 Pro"), ("experiment-index", "package", "verdict", "no")],
+    )
+    def test_a_list_shows_what_is_asked_for(self, browser, site_url, page, word, key, value):
+        visit(browser, f"{site_url}/{page}.html")
+        _, every = browser.execute_script(ASK, "", key, "")
+        told, left = browser.execute_script(ASK, word, key, value)
+        assert told == f"{len(left)} of {len(every)}" and 0 < len(left) < len(every)
+        asked = [one for one in every if word in one[0] and value in one[1].split("; ")]
+        assert left == asked
+        assert browser.execute_script(ASK, "nosuchword", key, "") == [f"0 of {len(every)}", []]
+
+    def test_a_link_to_a_claim_that_is_hidden_shows_it(self, browser, site_url):
+        visit(browser, f"{site_url}/claims.html")
+        browser.execute_script(ASK, "nosuchword", "chip", "")
+        heading, claim = browser.find_elements(By.CSS_SELECTOR, "#shapes, #axis-most")
+        assert not heading.is_displayed() and not claim.is_displayed()
+        browser.execute_script("location.hash = 'axis-most'")
+        WebDriverWait(browser, HANGING).until(lambda driver: claim.is_displayed())
+        assert heading.is_displayed()
 
     def test_search_finds_a_word_in_either_spelling(self, browser, site_url):
         assert "glossary" in found(browser, site_url, "executor")

@@ -52,7 +52,7 @@ class TestFit:
 
     def test_what_the_seven_models_say(self):
         found = fit.fit(JUDGED)
-        assert found.packed == pytest.approx(1.51, abs=0.01)
+        assert found.packed == pytest.approx(1.53, abs=0.01)
         assert found.cache_gb_s == pytest.approx(14.0, abs=0.1)
         assert found.program_ms == pytest.approx(0.61, abs=0.01)
         assert fit.constant(JUDGED) == pytest.approx(1.65, abs=0.01)
@@ -103,6 +103,23 @@ class TestBeside:
         coreml = [each for each in MODELS if each.figures[0].path == "coreml"]
         assert self.counted(coreml) == (9, 18)
         assert all(each.held != "all" for each in coreml)
+        of = {row["id"]: row["source"]["repository"] for row in ROWS}
+        told = {(of[f.id], f.chip) for each in coreml for f in each.figures}
+        assert told == {("john-rocky/CoreML-LLM", "m4-max")}
+
+    def test_the_small_models_head_is_the_largest_part(self):
+        """Of three whose head is on the host, the one outside has the head that weighs most."""
+        heads = {
+            "Qwen3-0.6B": 151_936 * 1024,
+            "Qwen3-8B": 151_936 * 4096,
+            "TinyLlama": 32_000 * 2048,
+        }
+        share = {}
+        for name, numbers in heads.items():
+            (each,) = (each for each in MODELS if each.model.startswith(name))
+            rest = each.figures[0].work.plain_bytes
+            share[each.held] = max(share.get(each.held, 0), 2 * numbers / rest)
+        assert share["none"] > 3 * share["all"]
 
     def test_a_figure_of_the_runs_that_made_a_range_is_no_evidence(self):
         new = {figure.id for each in NEW for figure in each.figures}
@@ -164,6 +181,22 @@ class TestBeside:
         inside = {chip for (chip, _), rate in rates.items() if low <= rate <= high}
         assert len(rates) == 11
         assert inside == {"M4 Pro", "M4 Max", "M5", "M5 Pro", "M6"}
+
+    def test_a_text_more_of_a_batch_costs_its_cache(self):
+        """32 texts a call of the eight layers took 37.8 ms (ANEForge's record of the batches)."""
+        one = next(f for f in FIGURES if f.name == "decoder-8-layers" and f.chip == "m5-pro")
+        each = (37.799 - one.ms) / 31
+        assert f"{each:.2f} {37.799 / one.ms:.1f}" == "0.94 4.3"
+        assert each in predict(replace(one.work, plain_bytes=0), one.chip).terms[0].ms
+
+    def test_a_little_below_the_floor_proves_nothing(self):
+        """So are four of the sweep that the M5 Pro's rate and a private call's price come from."""
+        below = {f: f.ms / fit.least_ms(f) for f in FIGURES if f.work and f.chip}
+        below = {f: part for f, part in below.items() if part < 1}
+        sweep = [part for f, part in below.items() if f.role == "range"]
+        others = sorted(part for f, part in below.items() if f.role != "range")
+        assert len(sweep) == 4 and 0.86 < min(sweep) < 0.88
+        assert len(others) == 3 and others[1] < 2 / 3 and min(sweep) < others[2]
 
 
 class TestLater:

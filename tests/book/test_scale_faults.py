@@ -39,6 +39,18 @@ def test_the_textbook_loses_one():
     assert max(off(textbook(row(largest)), row(largest)) for largest in (2e-5, 1e-5, 1e-6)) > 0.5
 
 
+def test_a_cosine_over_all_experts_hides_the_quiet_one():
+    bank = np.random.default_rng(0).standard_normal((8, 64, 96)).astype(np.float32)
+    bank[-1] /= 100
+    whole = np.concatenate(list(bank), axis=1)
+    made = ours(whole)
+    cosines = [
+        float(a.ravel() @ b.ravel() / np.linalg.norm(a) / np.linalg.norm(b))
+        for a, b in ((made, whole), (made[:, -96:], whole[:, -96:]))
+    ]
+    assert cosines[0] > 0.9999 > 0.9 > cosines[1]
+
+
 def test_a_row_of_zeros_has_the_scale_1():
     data, scale = quantize(torch.zeros(1, 64, 1, 1), 1)
     assert not data.any() and scale.ravel() == [1]

@@ -45,7 +45,7 @@ def test_plan_says_what_the_text_says(bundle):
     found, text = facts(*arguments), ane_book(*arguments).stdout
     assert found["weight_bytes"] == sum(found["packages"].values())
     assert {name: sum(sizes) for name, sizes in found["weight_files"].items()} == found["packages"]
-    assert f"{found['weight_bytes'] / 1e6:,.1f} MB of weights in all" in text
+    assert f"{found['weight_bytes'] / 1e6:,.1f} MB, the largest" in text
     low, high = found["predicted"]["tokens_s"]
     assert f"{low:,.1f} to {high:,.1f} tokens/s" in text
     assert found["per_token"]["dispatches"] == found["programs"]

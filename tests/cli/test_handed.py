@@ -17,6 +17,16 @@ def test_place_and_check_take_a_bundle(bundle):
     assert "in 2 packages" in ane_book("check", bundle, "--github").stdout
 
 
+@pytest.mark.parametrize(
+    "command, evidence",
+    [("check", "(apple: "), ("inspect", "\nops of prefill\n"), ("place", "\n  stands on ")],
+)
+def test_what_decides_takes_a_screen_and_why_has_the_evidence(bundle, command, evidence):
+    short, whole = (ane_book(command, bundle, *more).stdout for more in ((), ("--why",)))
+    assert short.count("\n") <= 26 and evidence not in short
+    assert evidence in whole and len(whole) > len(short)
+
+
 @pytest.mark.parametrize("beside", [[], ["model.safetensors"]])
 def test_of_a_folder_the_package_is_named_that_is_damaged(bundle, beside, tmp_path):
     folder = tmp_path / "folder"

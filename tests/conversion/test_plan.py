@@ -170,7 +170,6 @@ class TestNotes:
         made = plan(config, make_recipe(**options))
         (shard,) = made.shards
         assert len(shard.files) == 7 and max(shard.files) <= 1_000_000_000 < shard.bytes
-        assert f"{shard.bytes / 1e6:,.1f} MB in 7 files" in dict(made.facts())["shards"]
         large = plan(config.model_copy(update={"vocab_size": 400_000}), make_recipe(**options))
         for limit in report.FILE:
             line = limit.note("head.mlpackage, a weight file of 2,457.6 MB")
@@ -182,15 +181,23 @@ class TestNotes:
             (QWEN, {}, "as the source, rounded to fp16"),
             (QWEN, {"quant": "lut4"}, r"\+925 % perplexity on SmolLM2-135M; another model"),
             (QWEN, {"quant": "auto:6"}, "not measured on .* and more of it to calibrate"),
-            (QWEN, {"functions": "one"}, "each package has one function, .* for caches among it"),
-            (QWEN, {"lora_slots": 16}, "for caches and .* MB for an adapter in either"),
+            (QWEN, {"functions": "one"}, "each package has one function"),
+            (QWEN, {"lora_slots": 16}, "slots of rank 16: .* MB of inputs in every call"),
+            (PHI, {"shard_limit": "1.1GB"}, r"\d+ of layers, 2 of the head: 7,\d+.\d MB, "),
             ("privacy-filter", {"experts": "dispatch"}, r"packed: \d+ programs?; \d+ calls?, "),
             ("all-minilm-l6-v2", {}, r"1 dispatches, up to \d+ tokens"),
         ],
     )
-    def test_facts_of_some_recipes_alone(self, model, options, said):
-        facts = ane_book.plan(model, **options).facts()
-        assert re.search(said, " ".join(text for _, text in facts))
+    def test_rows_of_some_recipes_alone(self, model, options, said):
+        rows = ane_book.plan(model, **options).rows()
+        assert re.search(said, " ".join(text for _, text in rows))
+
+    def test_the_evidence_is_shown_where_it_is_asked_for(self):
+        planned = ane_book.plan(PHI)
+        short, whole = (" ".join(f"{a} {b}" for a, b in planned.rows(why)) for why in (False, True))
+        for note in planned.notes():
+            assert note in whole and note not in short
+        assert "end in error -14 (conflicting)" in short
 
     def test_the_warning_of_a_scheme(self):
         assert "lut4 broke SmolLM2-135M" in self.notes(QWEN, quant="lut4")
@@ -205,9 +212,9 @@ class TestConfiguration:
         assert (done.returncode, done.stderr) == (0, "")
         planned = plan(find_config(QWEN), make_recipe(quant="int8", shard_limit="150MB"))
         said = " ".join(done.stdout.split())
-        for heading, text in planned.facts():
+        for heading, text in planned.rows():
             assert f"{heading} {' '.join(text.split())}" in said
-        assert "layers 0 to 7: 119.5 MB" in done.stdout
+        assert "3 of layers, 1 of the head: " in done.stdout
         assert "4 dispatches in decode" in done.stdout
 
     def test_folders_that_say_nothing_of_use(self, tmp_path):

@@ -100,7 +100,7 @@ def test_packages_after_the_lenders_have_copies(made):
     planned, table = plan(bundle.config, bundle.recipe), bundle.per_layer
     assert table is not None and table.shape == (257, 70)
     assert planned.per_layer_bytes == table.nbytes
-    assert "a row a token" in dict(planned.facts())["own inputs"]
+    assert "a row a token" in dict(planned.rows())["own inputs"]
 
 
 def test_a_table_that_does_not_fit_is_refused(made, tmp_path):

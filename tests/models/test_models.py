@@ -275,7 +275,7 @@ def test_reference_models_have_their_true_shapes(name):
     assert model.task == find(source.config()["model_type"]).task
     assert model.evidence and (model.repo_id is None) == bool(model.trained)
     place = model.repo_id or f"in this package, trained by {model.trained}"
-    assert dict(model.facts())["source"].startswith(place)
+    assert dict(model.rows())["source"].startswith(place)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 3e4])

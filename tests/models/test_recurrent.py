@@ -129,7 +129,7 @@ def test_a_memory_counts_whatever_the_context(tiny_bundle):
     assert states.keys() == {"cache", "memory"}  # more than two are reported to fail
     assert planned.kept_bytes(Recurrent) == 2 * np.prod(states["memory"].shape)
     assert planned.cache_bytes == 2 * np.prod(states["cache"].shape)
-    assert "whatever the context" in dict(planned.facts())["memory"]
+    assert "whatever the context" in dict(planned.rows())["memory"]
 
 
 def test_copies_are_kept_where_several_tokens_began_or_ended():

@@ -180,7 +180,7 @@ def test_the_plan_counts_the_tails(bundled, size):
     assert planned.kept_bytes(Tail) == 2 * sum(map(prod, taken)) > 0
     assert planned.kept_bytes(Tail, held=True) == 2 * sum(map(prod, kept))
     assert work_of(planned).cache_bytes == planned.cache_bytes + planned.kept_bytes(Tail)
-    assert "tails" in dict(planned.facts())
+    assert "tails" in dict(planned.rows())
 
 
 def written(bundle) -> dict[str, int]:

@@ -277,7 +277,7 @@ class TestBytes:
         b = (576 + 2 * 192 + 576 + 2 * 1536 + 576) * 16
         found = ane_book.plan("smollm2-135m-instruct", lora_slots=16)
         assert found.adapter_bytes == 2 * 30 * (a + b) == 9_768_960
-        said = " ".join(text for _, text in found.facts())
+        said = " ".join(text for _, text in found.rows())
         assert "slots of rank 16: 9.8 MB of inputs in every call" in said
 
     def test_the_weights_are_those_of_a_bundle_without(self, slotted):

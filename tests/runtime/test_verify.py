@@ -67,5 +67,5 @@ def test_refused_before_anything_is_converted(tiny, tmp_path, verify):
 
 
 def test_a_plan_says_it(tiny):
-    facts = dict(ane_book.plan(str(tiny("llama")[1]), verify=8).facts())
-    assert facts["per up to 8 tokens"] == "2 dispatches in decode"
+    rows = dict(ane_book.plan(str(tiny("llama")[1]), verify=8).rows())
+    assert rows["per up to 8 tokens"] == "2 dispatches in decode"

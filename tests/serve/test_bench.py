@@ -64,7 +64,7 @@ class TestBesideAnother:
 
     def test_figures_are_made_of_what_was_seen(self, bundle, peer):
         report = measure([Server(peer)], SHORT[:1], repeats=3)
-        facts = json.loads(json.dumps(report.facts()))["subjects"][0]
+        facts = json.loads(json.dumps(report.to_json()))["subjects"][0]
         assert facts["name"].startswith(f"{MODEL} at 127.0.0.1:")
         row, answers = facts["prompts"]["one"], report.subjects[0].answers["one"]
         middle = sorted(answers, key=lambda answer: answer.total_s)[1]
@@ -120,7 +120,7 @@ class TestReport:
         report = BenchReport([fast, slow], 3, {"temperature": 0.0})
         # By pairs, as they took turns: 2, 3 and 10 times as fast.
         assert report.ratios(slow) == {"p": {"prefill_tps": 3.0, "decode_tps": 3.0, "latency": 3.0}}
-        row = report.facts()["subjects"][0]["prompts"]["p"]
+        row = report.to_json()["subjects"][0]["prompts"]["p"]
         assert (row["prefill_tps"], row["decode_tps"], row["latency_ms"]) == (5.0, 1.0, 6000.0)
         assert "Cold start: unmeasured" in report.text()
         assert "decode 0.5 to 2.0 t/s, a spread of 150%" in report.text()
@@ -135,7 +135,7 @@ class TestReport:
         assert held_back.decode_tps is None and held_back.prefill_tps == 6
         empty = BenchSubject("n", "w", {"p": [TimedAnswer("", None, None, 0.5, 0.5, 0)]})
         report = BenchReport([empty], 1, {})
-        assert inf not in report.facts()["subjects"][0]["prompts"]["p"].values()
+        assert inf not in report.to_json()["subjects"][0]["prompts"]["p"].values()
         assert re.search(r"p +- +- +- +- +500 +500", report.text())
 
     def test_two_of_one_name_are_refused(self):
@@ -197,7 +197,7 @@ class TestBadServers:
             (b"\x00\xff nonsense\r\n\r\n", "does not speak HTTP"),
             (b"HTTP/1.1 500 Oops\r\n\r\n", "status 500: Oops"),
             (b'HTTP/1.1 401 No\r\n\r\n{"error": {"message": "a key, please"}}',
-             "status 401: a key, please; --api-key"),
+             "status 401: a key, please; ANE_BOOK_API_KEY"),
             (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere\r\n\r\n", "status 302"),
             (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>", "did not stream"),
             (OK, "closed the stream before the end"),
@@ -253,7 +253,7 @@ class TestBadServers:
     @pytest.mark.parametrize(
         ("models", "said"),
         [
-            ({"data": [{"id": "a"}, {"id": "b"}]}, "it has a, b; name one by --url-model"),
+            ({"data": [{"id": "a"}, {"id": "b"}]}, "it has a, b; name one: NAME=http"),
             ({"data": []}, "it names none"),
             ({"data": 7}, "it names none"),
             ({"models": [{}]}, "it names none"),

@@ -146,7 +146,7 @@ def test_caches_end_with_their_sessions(line):
     del sessions, session
     gc.collect()
     kept.decode(3)
-    held = ray.get([stage.actor.facts.remote() for stage in line._stages.placed])
+    held = ray.get([stage.actor.to_json.remote() for stage in line._stages.placed])
     assert [facts["sessions"] for facts in held] == ["1"] * 3
 
 

@@ -14,6 +14,7 @@ from _command import ane_book, refused, start
 from _gates import bare, chat, until
 from _patience import HANGING
 from ane_book.runtime import Session
+from ane_serve.cli import GONE
 import httpx
 import pytest
 
@@ -136,6 +137,7 @@ def test_stdin_takes_both_forms(talker):
     expected = session.generate(ids, max_tokens=5)
     lines = f'{" ".join(map(str, ids))}|5\n\n{{"prompt": "Hello", "max_tokens": 5}}\nwhat?\n'
     done = ane_book("serve", talker.path, "--stdin", "--precision", "fp32", input=lines)
+    assert done.returncode == 0, done.stderr
     first, second, third = done.stdout.splitlines()
     assert first == " ".join(map(str, expected.token_ids)), done.stderr
     assert json.loads(second)["text"] == expected.text
@@ -155,13 +157,19 @@ def test_a_model_on_a_cluster_of_two_nodes(begin, talker):
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize(("words", "instead"), GONE.items())
+def test_an_option_that_is_gone_names_what_takes_its_place(words, instead):
+    assert refused(*words.split(), "x") == f"error: {words} is gone: {instead}"
+
+
 class TestRefusedAtTheStart:
     @pytest.mark.parametrize("key", ["", " ", "two words", "zażółć"])
     @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-    def test_a_key_that_nobody_could_show(self, talker, host, key):
-        """An empty one, of a variable that is not set, would also put off the check of names."""
-        said = refused("serve", str(talker.path), "--host", host, "--api-key", key)
-        assert "the API key is empty, or has other signs" in said
+    def test_a_key_that_nobody_could_show(self, talker, host, key, monkeypatch):
+        """An empty one would also put off the check of names."""
+        monkeypatch.setenv("ANE_BOOK_API_KEY", key)
+        said = refused("serve", str(talker.path), "--host", host)
+        assert "the API key in ANE_BOOK_API_KEY is empty, or has other signs" in said
 
     def test_a_port_that_is_taken(self, talker):
         with socket.create_server(("127.0.0.1", 0)) as other:

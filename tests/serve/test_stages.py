@@ -201,7 +201,7 @@ class TestPlan:
         assert [i for own in found.layers for i in own] == list(range(32))
         assert found.token_bytes == 2 * 2 * 3072  # 2 C there and 2 C back
         assert 1 < found.gain <= 2
-        text = "\n".join(" ".join(line) for line in found.facts("m4-max"))
+        text = "\n".join(" ".join(line) for line in found.rows("m4-max"))
         assert "12,288 bytes a token, 786,432 for 64 tokens" in text
         assert "1 Gbit/s: at most 20,345 tokens/s" in text  # 1e9 / 8 / (2 * 3072)
         assert "machine 2, predicted" in text
@@ -212,7 +212,7 @@ class TestPlan:
 
     def test_more_machines_than_programs(self):
         found = split(ane_book.plan("smollm2-135m-instruct"), 2)
-        text = "\n".join(" ".join(line) for line in found.facts())
+        text = "\n".join(" ".join(line) for line in found.rows())
         assert len(found.layers) == 1 and "--shard-limit 107MB or less" in text
         again = split(ane_book.plan("smollm2-135m-instruct", shard_limit="107MB"), 2)
         assert len(again.layers) == 2

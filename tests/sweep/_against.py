@@ -259,7 +259,8 @@ def said(case: Case, reference, ids: list[int]) -> np.ndarray:
     rope = rope.get("full_attention", rope)
     more = []
     if rope.get("rope_type") == "longrope":
-        original = rope["original_max_position_embeddings"]
+        most = reference.config.max_position_embeddings  # what transformers takes where it's unsaid
+        original = rope.get("original_max_position_embeddings", most)
         if case.recipe["context"] > original >= len(ids):
             more = [0] * (original + 1 - len(ids))
     with torch.no_grad():

@@ -79,7 +79,7 @@ class WiredBytes:
         """The bytes in all if every loaded function holds a copy."""
         return self.copied + self.caches + self.adapter
 
-    def numbers(self) -> dict[str, int]:
+    def to_json(self) -> dict[str, int]:
         """The parts and both sums, for JSON."""
         return {**asdict(self), "least": self.least, "most": self.most}
 
@@ -238,7 +238,7 @@ class Plan:
         slots = self.recipe.context + T if self.head else T
         return 4 * T * max(4 * max(self.axes()), 7 * self.config.num_heads * slots // 2)
 
-    def rows(self, program: Program) -> dict[int, int]:
+    def vocabulary(self, program: Program) -> dict[int, int]:
         """The parts of the vocabulary that a program holds: number -> rows."""
         return {i: self.splits[i] for i in program.parts}
 
@@ -294,11 +294,35 @@ class Plan:
                 plans[name] = plan(self.config, self.recipe.model_copy(update={"experts": name}))
         return plans
 
-    # --- as lines
+    # --- as JSON and as lines
 
-    def facts(self) -> list[tuple[str, str]]:
-        """The plan as pairs of heading and text; a heading stands on its first line alone."""
-        return list(report.facts(self))
+    def to_json(self) -> dict[str, Any]:
+        """The plan in plain JSON values; sizes in bytes."""
+        return {
+            "architecture": self.config.architecture,
+            "layers": self.config.num_layers,
+            "recipe": self.recipe.model_dump(mode="json"),
+            "packages": self.packages,
+            "weight_files": {program.package: program.files for program in self.programs},
+            "programs": len(self.programs),
+            "weight_bytes": self.weight_bytes,
+            "embedding_bytes": self.embedding_bytes,
+            "cache_bytes": self.cache_bytes if self.head else 0,
+            "tiers": {S: tier.cache_bytes for S, tier in self.tiers.items()},
+            "per_token" if self.head else "per_call": {
+                "dispatches": self.calls(),
+                "weight_bytes": self.read_bytes(),
+            },
+            "adapter_bytes": self.adapter_bytes,
+            "wired_bytes": self.wired.to_json(),
+            "conversion_memory_bytes": self.memory_bytes,
+            "limits": self.notes(),
+        }
+
+    def rows(self, why: bool = False) -> list[tuple[str, str]]:
+        """The plan as pairs of heading and text; a heading stands on its first line alone. why:
+        with the evidence."""
+        return list(report.rows(self, why))
 
     def notes(self) -> list[str]:
         """What the evidence says of this plan, where it touches a limit."""

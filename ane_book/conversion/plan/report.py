@@ -36,22 +36,18 @@ EVEN = "if every expert is chosen as often as any other"
 Line = tuple[str, str]  # a heading, "" where it is that of the line above, and a text
 
 
-def facts(plan: "Plan") -> Iterator[Line]:
-    """The plan as lines."""
+def rows(plan: "Plan", why: bool = False) -> Iterator[Line]:
+    """The plan as lines; why: with the evidence, and not only its grade."""
     config, recipe = plan.config, plan.recipe
-    more = ", and more of it to calibrate" if recipe.is_calibrated else ""
-    yield "model", f"{config.architecture}, {config.num_layers} layers"
-    yield "recipe", f"{recipe.partition}, quant {recipe.quant}, head {recipe.quant_head}"
+    form = f"quant {recipe.quant}, head {recipe.quant_head}"
+    yield "model", f"{config.architecture}, {config.num_layers} layers; {form}"
     quality = "as the source, rounded to fp16"
     if not recipe.is_plain:
         measured = loss_of(recipe.quant, recipe.quant_head)
-        quality = f"{measured} on SmolLM2-135M; another model has to be measured"
+        quality = f"{measured} on SmolLM2-135M; another model is unmeasured"
     yield "quality", quality
-    yield from listed("shards", _shards(plan))
-    if plan.has_choice:
-        expert_bytes = [program.bytes for program in plan.programs if program.expert is not None]
-        yield "experts", f"{len(expert_bytes):,} programs: {_size(expert_bytes[0])} each"
-    yield from listed("head", _heads(plan))
+    yield "programs", _programs(plan)
+    yield _calls(plan)
     yield "embedding", f"{_size(plan.embedding_bytes)}, fp16, kept by the host"
     if plan.per_layer_bytes:
         yield "own inputs", f"{_size(plan.per_layer_bytes)}, fp16, a row a token read by the host"
@@ -66,12 +62,21 @@ def facts(plan: "Plan") -> Iterator[Line]:
         inputs = f"{_size(plan.adapter_bytes)} of inputs in every call, adapter or none"
         yield "adapter", f"slots of rank {recipe.lora_slots}: {inputs}"
     yield from listed("tiers", _tiers(plan))
-    yield "programs", f"{len(plan.programs):,}, {_size(plan.weight_bytes)} of weights in all"
-    yield _calls(plan)
-    yield from listed("wired", _wired(plan))
+    yield from listed("wired", _wired(plan, why))
     yield from listed("strategies", _strategies(plan))
+    more = ", and more of it to calibrate" if recipe.is_calibrated else ""
     yield "to convert", f"about {plan.memory_bytes / 1e9:.1f} GB of memory{more}"
-    yield from listed("limits", notes(plan))
+    yield from listed("limits", notes(plan, why))
+
+
+def _programs(plan: "Plan") -> str:
+    """How many there are of each part, and their bytes."""
+    layers = sum(program.expert is None for program in plan.shards)
+    counts = {"layers": layers, "experts": len(plan.shards) - layers}
+    counts["the head"] = len(plan.head) + len(plan.pooled)
+    parts = ", ".join(f"{count:,} of {part}" for part, count in counts.items() if count)
+    largest = max(program.bytes for program in plan.programs)
+    return f"{parts}: {_size(plan.weight_bytes)}, the largest {_size(largest)}"
 
 
 def _calls(plan: "Plan") -> Line:
@@ -85,21 +90,16 @@ def _calls(plan: "Plan") -> Line:
     return "per call", f"{len(plan.programs)} dispatches, up to {plan.recipe.context} tokens"
 
 
-def _wired(plan: "Plan") -> Iterator[str]:
+def _wired(plan: "Plan", why: bool) -> Iterator[str]:
     """What the loaded programs hold on a device: both sides of a claim, and the claim."""
     wired = plan.wired
-    parts = {"for caches": wired.caches, "for an adapter": wired.adapter}
-    beside = " and ".join(f"{_size(size)} {what}" for what, size in parts.items() if size)
     if wired.copied == wired.shared:
-        beside = f", {beside} among it" if beside else ""
-        yield f"{_size(wired.least)}: each package has one function{beside}"
+        yield f"{_size(wired.least)}: each package has one function"
         return
-    beside = f"; {beside} in either" if beside else ""
-    yield (
-        f"{_size(wired.most)} if each of {_counted(wired.functions, 'loaded function')} has a copy "
-        f"of its weights, {_size(wired.least)} if those of a package share one{beside}"
-    )
-    yield WIRED.note("which of the two")
+    copies = f"if each of {wired.functions:,} functions has a copy"
+    yield f"{_size(wired.least)}, or {_size(wired.most)} {copies}"
+    if why:
+        yield WIRED.note("which of the two")
 
 
 def _strategies(plan: "Plan") -> Iterator[str]:
@@ -124,52 +124,29 @@ def _tiers(plan: "Plan") -> Iterator[str]:
         yield f"the same weights and dispatches in each; {count} functions over a cache"
 
 
-def _heads(plan: "Plan") -> Iterator[str]:
-    if plan.head:
-        low, high = min(plan.splits), max(plan.splits)
-        rows = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        sizes = [program.bytes for program in plan.head]
-        several = f" in {len(sizes)} programs, the largest" if len(sizes) > 1 else ""
-        yield f"{len(plan.splits)} parts of {rows} rows{several}: {_size(max(sizes))}"
-    for pooled in plan.pooled:
-        yield f"of pooled columns: {_size(pooled.bytes)}"
-
-
-def _shards(plan: "Plan") -> Iterator[str]:
-    """The shards in words."""
-    trunk = [shard.bytes for shard in plan.shards if shard.trunk is not None]
-    if trunk:
-        yield f"{len(trunk)} programs of what is around experts, the largest: {_size(max(trunk))}"
-        return
-    for shard in plan.shards:
-        several = f" in {len(shard.files)} files" if len(shard.files) > 1 else ""
-        layers = f"layers {shard.layers.start} to {shard.layers.stop - 1}"
-        yield f"{layers}: {_size(shard.bytes)}{several}"
-
-
-def notes(plan: "Plan") -> Iterator[str]:
-    """What the evidence says of a plan, where it touches a limit."""
+def notes(plan: "Plan", why: bool = True) -> Iterator[str]:
+    """What the evidence says of a plan, where it touches a limit; why: with that evidence."""
     largest, smallest = (
         choose(plan.programs, key=lambda program: program.bytes) for choose in (max, min)
     )
     if largest.bytes > PROGRAM.number:
-        yield PROGRAM.note(f"{largest.package}, {_size(largest.bytes)}")
+        yield PROGRAM.note(f"{largest.package}, {_size(largest.bytes)}", why)
     file, package = max((max(program.files), program.package) for program in plan.programs)
     for limit in FILE:
         if file > limit.number:
-            yield limit.note(f"{package}, a weight file of {_size(file)}")
+            yield limit.note(f"{package}, a weight file of {_size(file)}", why)
     small = [p for p in plan.programs if p.bytes < SMALL.number]
     if small:
         where = f"{len(small)} of {len(plan.programs)} programs, from {_size(smallest.bytes)}"
-        yield SMALL.note(where)
+        yield SMALL.note(where, why)
     if plan.weight_bytes > LOADED.number:
-        yield LOADED.note(f"{_size(plan.weight_bytes)} in all")
+        yield LOADED.note(f"{_size(plan.weight_bytes)} in all", why)
     longest = max(*plan.axes(), *plan.splits)
     for limit in AXIS:
         if longest > limit.number:
-            yield limit.note(f"an axis of {longest:,}")
+            yield limit.note(f"an axis of {longest:,}", why)
     if (calls := plan.calls()) > MANY:
-        yield CALLS.note(f"{calls:.0f} dispatches a token")
+        yield CALLS.note(f"{calls:.0f} dispatches a token", why)
     if warning := scheme_warning(plan.recipe.quant, plan.recipe.quant_head):
         yield warning
 

@@ -52,7 +52,7 @@ class Frame:
             shapes = {PER_LAYER: own.shape(call)[1:]} | shapes
         for name, shape in shapes.items():
             whole = self._input(name, (len(layers), *shape))
-            each = self._apart(whole, name, len(layers), shape)
+            each = self._each(whole, name, len(layers), shape)
             for layer, part in zip(layers, each, strict=True):
                 self.own[layer][name] = part
 
@@ -88,7 +88,7 @@ class Frame:
                     "read_state", f"{store.name}_now", "fp16", [shape], input=store.name
                 )
                 self._now[store.name] = whole
-            each = self._apart(whole, store.name, store.n, shape[1:])
+            each = self._each(whole, store.name, store.n, shape[1:])
             for (layer, name), part in zip(parts, each, strict=True):
                 self.own[layer][name] = part
         last: dict[str, str] = {}
@@ -97,7 +97,7 @@ class Frame:
             self.own[layer] = read | self.own[layer]
             last |= self.own[layer]
 
-    def _apart(self, whole: str, name: str, n: int, shape: Shape) -> list[str]:
+    def _each(self, whole: str, name: str, n: int, shape: Shape) -> list[str]:
         """Split what n layers have, (n, *shape), into that of each, (1, *shape)."""
         return [whole] if n == 1 else self.function.op(
             "split", f"{name}_of", "fp16", [(1, *shape)] * n,

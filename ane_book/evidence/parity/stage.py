@@ -49,10 +49,10 @@ def judged(
     """
     a, b = (np.asarray(x, np.float64) for x in (found, expected))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        apart = np.abs(a - b).max(axis=0)
+        off = np.abs(a - b).max(axis=0)
         cosine = (a * b).sum(axis=0) / np.sqrt((a * a).sum(axis=0) * (b * b).sum(axis=0))
-        error = apart / np.abs(b).max(axis=0)
+        error = off / np.abs(b).max(axis=0)
     spared = ceil(len(cosine) * SPARED) if routed and precision == "fp16" else 0
     spared = min(spared, len(cosine) - 1)
     cosine = float(np.sort(cosine)[spared]) if np.isfinite(cosine).all() else nan
-    return ParityStage(name, function, precision, cosine, float(error.max()), float(apart.max()))
+    return ParityStage(name, function, precision, cosine, float(error.max()), float(off.max()))

@@ -168,8 +168,8 @@ def _layers(bundle: Bundle, golden: dict, precision: str, part: Part, run: Run) 
     stage, expected = judge(x, golden["x"][layer][:, :n]), golden["gates"][layer][:, :n]
     same = float(((gates != 0) == (expected != 0)).all(axis=0).mean())
     if precision == "fp32":  # gates are at most 1, and all 0 for a token that takes no expert
-        apart = float(np.abs(gates - expected).max())
-        stage = replace(stage, error=max(_error(stage), inf if np.isnan(apart) else apart))
+        error = float(np.abs(gates - expected).max())
+        stage = replace(stage, error=max(_error(stage), inf if np.isnan(error) else error))
     return replace(stage, agreement=same, tokens=n)
 
 

@@ -101,21 +101,16 @@ def gather(
 
 def _machine() -> Machine:
     memory, (engine, why) = machine.memory_bytes(), machine.neural_engine()
+    version = machine.macos_version()  # and nothing else that is specific to this machine
+    name = f"macOS {version[0]}.{version[1]}" if version else platform.system()
     return Machine(
         chip=scrub(machine.chip()),
-        system=_system(),
+        system=f"{name}, {platform.machine()}",
         cores=machine.cores(),
         memory_gb=round(memory / 1e9, 1) if memory else None,
         neural_engine=engine,
         why=why,
     )
-
-
-def _system() -> str:
-    """The operating system and its version, without anything specific to this machine."""
-    version = machine.macos_version()
-    name = f"macOS {version[0]}.{version[1]}" if version else platform.system()
-    return f"{name}, {platform.machine()}"
 
 
 def library_hash() -> str:
@@ -156,18 +151,15 @@ def _subject(path: Path, settings: Settings) -> Subject:
     name = "a package" if bundle is None else "a bundle"
     if bundle and bundle.manifest.name in reference_models():
         name = bundle.manifest.name
+    told = sorted(levels.items())
     return Subject(
         name=name,
         sha256=(bundle and bundle.manifest.seal) or content_hash(path),
         kind="bundle" if bundle else "package",
-        levels={level: _scrubbed(levels[level]) for level in sorted(levels)},
+        levels={level: own.model_copy(update={"reason": scrub(own.reason)}) for level, own in told},
         functions=[_function(*each, found, reason) for each in _functions(path, bundle)],
         speed=speed,
     )
-
-
-def _scrubbed(level: Level) -> Level:
-    return level.model_copy(update={"reason": scrub(level.reason)})
 
 
 def _functions(path: Path, bundle: Bundle | None) -> Iterator[tuple[Path, str, str, str]]:
@@ -209,7 +201,7 @@ def _function(
 
 
 def _predicted(placement) -> dict:
-    best, worst = placement.best.facts, placement.worst.facts
+    best, worst = placement.best.to_json(), placement.worst.to_json()
     names = ("share_of_operations", "share_of_weight_bytes", "partitions_on_ane")
     numbers = {name: [round(worst[name], 4), round(best[name], 4)] for name in names}
     about = {"chip": placement.chip, "compute_units": UNITS, "stands_on": placement.stands_on}

@@ -14,8 +14,8 @@ from torch import Tensor
 import torch.nn.functional as F
 
 
-def apart(x: Tensor, D: int) -> Tensor:
-    """Set the heads of (1, heads * D, 1, T) apart, as (heads, D, 1, T), which moves no number."""
+def split_heads(x: Tensor, D: int) -> Tensor:
+    """The heads of (1, heads * D, 1, T) as (heads, D, 1, T), which moves no number."""
     return x.view(-1, D, 1, x.shape[3])
 
 

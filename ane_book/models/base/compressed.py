@@ -54,12 +54,12 @@ class CompressedAttention(Attention):
         columns, waiting = torch.cat([tail, new], dim=3).split([(H + K) * D, half], dim=1)
         mixed = self.grouped(self.depthwise(columns[..., self.width - self.reach :]))
         if self.form == "apple":
-            qk = apple.apart(mixed + self._means(new), D)  # (H+K, D, 1, T)
+            qk = apple.split_heads(mixed + self._means(new), D)  # (H+K, D, 1, T)
             qk = rotate(rms_normalize(qk, 1, self.eps), cos, sin, self.rotary_dim, axis=1)
             q, k = qk.split([H, K])
             k = k * self.key_scale.view(K, 1, 1, 1)
             before = waiting[..., self.width - 1 : self.width - 1 + T]
-            v = apple.apart(torch.cat([now, before], dim=1), D)  # (K, D, 1, T)
+            v = apple.split_heads(torch.cat([now, before], dim=1), D)  # (K, D, 1, T)
             y = apple.attend(q, k, v, mask, keys, values, group=H // K, D=D)
             return self.out(y), apple.together(k), apple.together(v), new
         rows = self._heads(mixed + self._means(new), T)  # (1, H+K, T, D)

@@ -152,7 +152,7 @@ class Attention(nn.Module):
         """x (1,C,1,T), mask (1,1,G*T or 1,S+T), cache (1,K,S,D) -> y (1,C,1,T), new keys and
         values (1,K,T,D)."""
         if self.form == "apple":
-            return self._apart(x, cos, sin, mask, keys, values)
+            return self._by_channels(x, cos, sin, mask, keys, values)
         H, K, D, T = self.heads, self.kv_heads, self.dim, x.shape[3]
         rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
         qk, v = rows.split([H + K, K], dim=1)
@@ -164,12 +164,12 @@ class Attention(nn.Module):
         """Prepare values, (1, K, T, D) or (K, D, 1, T), for attention; axis: that of D, 3 or 1."""
         return v
 
-    def _apart(
+    def _by_channels(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """`forward` with each head apart: cache (1,K*D,1,S), new keys and values (1,K*D,1,T)."""
+        """`forward` in the form "apple": cache (1,K*D,1,S), new keys and values (1,K*D,1,T)."""
         H, K, D = self.heads, self.kv_heads, self.dim
-        qk, v = apple.apart(self.qkv(x), D).split([H + K, K])  # (H+K or K, D, 1, T)
+        qk, v = apple.split_heads(self.qkv(x), D).split([H + K, K])  # (H+K or K, D, 1, T)
         v = self.prepare_values(v, axis=1)
         q, k = self.prepare(qk, cos, sin, axis=1).split([H, K])
         y = apple.attend(q, k, v, mask, keys, values, group=H // K, D=D)

@@ -18,6 +18,7 @@ from the norms.
 
 import math
 from pathlib import Path
+from shlex import quote
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
@@ -61,7 +62,7 @@ class OnnxSource(WeightSource):
         """Reads the graph; raises WeightsNotFound, InvalidWeights or UnsupportedModel."""
         folder = path if path.is_dir() else path.parent
         self._folder, self._place = folder, str(folder / GENAI)
-        self._genai = _read_genai(folder / GENAI)
+        self._genai = _read_genai(folder / GENAI, path)
         self._graph = graph = OnnxGraph(self._model() if path.is_dir() else path)
         try:
             decoder = decoder_of(DecoderWalk(graph))
@@ -154,12 +155,13 @@ class OnnxSource(WeightSource):
                         self._pieces[name] = [p for part in names for p in self._pieces.pop(part)]
 
 
-def _read_genai(place: Path) -> dict:
+def _read_genai(place: Path, graph: Path) -> dict:
     """`model` in genai_config.json, with its `decoder`."""
     if not place.exists():
         raise UnsupportedModel(
-            f"{place} is missing, and ONNX without it is not read as a language model; convert the "
-            "safetensors of the same model instead: `ane-book convert FOLDER`"
+            f"{graph}: no {GENAI} beside it, so a graph and not a language model; `mlprogram "
+            f"convert {quote(str(graph))} --out NAME.mlpackage` makes a package of it, and "
+            "`ane-book convert FOLDER` takes the safetensors of the same model"
         )
     model = read_json(place).get("model")
     if not isinstance(model, dict) or not isinstance(model.get("decoder"), dict):

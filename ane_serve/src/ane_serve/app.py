@@ -168,7 +168,7 @@ def create_app(
     _add_looks(app, jobs, metrics.text)
     add_page(app)
     _add_refusals(app)
-    every = [*keys, *([] if key is None else [Key("--api-key", key)])]
+    every = [*keys, *([] if key is None else [Key("key", key)])]
     check_keys(every)
     app.add_middleware(
         Middleware, metrics=metrics, keys=every, seconds=min(seconds, BODY_S), body=body

@@ -61,8 +61,8 @@ class Borrowing(Attention):
         """As `Attention`, with new keys and values (1, K*D, 1, T), and y (1, C, 1, T) alone."""
         H, K, D, T = self.heads, self.kv_heads, self.dim, x.shape[3]
         if self.form == "apple":
-            q = self.prepare(apple.apart(self.qkv(x), D), cos, sin, axis=1)
-            k, v = (apple.apart(rows, D) for rows in (new_keys, new_values))
+            q = self.prepare(apple.split_heads(self.qkv(x), D), cos, sin, axis=1)
+            k, v = (apple.split_heads(rows, D) for rows in (new_keys, new_values))
             y = apple.attend(q, k, v, mask, keys, values, group=H // K, D=D)
             return (self.out(y),)
         q = self.prepare(self.qkv(x).view(1, H, D, T).transpose(2, 3), cos, sin)

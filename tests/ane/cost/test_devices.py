@@ -29,18 +29,18 @@ def wired(shared: int, copied: int, caches: int = 0) -> SimpleNamespace:
 def test_verdict(device, one, verdict):
     memory = find_device(device)
     assert memory.verdict(one) == verdict
-    head = next(memory.facts(one))[1]
+    head = next(memory.rows(one))[1]
     assert ("warning" in head) == (verdict in ("no", "depends"))
     assert ("unknown" in head) == (verdict == "unknown")
 
 
 def test_the_limit_of_an_app_is_named_with_what_is_not_known_of_it():
-    lines = [text for _, text in find_device("iphone-15-pro").facts(wired(2 * GB, 4 * GB))]
+    lines = [text for _, text in find_device("iphone-15-pro").rows(wired(2 * GB, 4 * GB))]
     (warning,) = (line for line in lines if line.startswith("warning"))
     assert "more than 3.00 GB" in warning and "is not known" in warning
-    lines = [text for _, text in find_device("iphone-15-pro").facts(wired(2 * GB, 7 * GB))]
+    lines = [text for _, text in find_device("iphone-15-pro").rows(wired(2 * GB, 7 * GB))]
     assert any("more than 6.00 GB" in line for line in lines)
-    lines = [text for _, text in find_device("iphone-15-pro").facts(wired(1 * GB, 2 * GB))]
+    lines = [text for _, text in find_device("iphone-15-pro").rows(wired(1 * GB, 2 * GB))]
     assert not any("warning" in line for line in lines)
 
 

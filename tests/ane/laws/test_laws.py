@@ -10,7 +10,9 @@ from _broken import BROKEN, X, model, pointwise, sound
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from mlprogram.ane import claims, laws
-from mlprogram.ane.laws import OF_ASSETS, OF_FUNCTIONS, OF_PACKAGES
+from mlprogram.ane.laws import OF_ASSETS, OF_FUNCTIONS, OF_PACKAGES, LawReport
+from mlprogram.ane.laws.graph import Seen
+from mlprogram.ane.laws.rule import Place
 from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.package.container import save
 from mlprogram.package.files import proto
@@ -287,15 +289,26 @@ def report():
 
 
 class TestReport:
-    def test_text_has_law_evidence_place_and_advice(self, report):
-        text = report.text()
+    def test_text_has_law_grade_and_first_place_and_with_why_sources_and_advice(self, report):
+        short, text = report.text(), report.text(why=True)
+        assert "warning ops-refused: the engine does not take this op (measured)\n  main, op 2" in short
+        assert "751K" not in short and "instead" not in short.partition("note ")[2]
         assert "warning ops-refused: the engine does not take this op (measured: 751K/" in text
         assert "  main, op 2 of 5, cumsum 'cumsum_0', x 2: cumsum\n" in text
         assert "\n  instead: do it on the host" in text
         assert text.endswith("2 warnings, 1 note in 1 package")
 
+    @pytest.mark.parametrize(("rule", "shown"), [("conv-width", 4), ("last-axis-short", 1)])
+    def test_of_many_findings_the_first_stand_for_all(self, rule, shown):
+        report = LawReport("p", 1)
+        for number in range(9):
+            report.add(laws.load()[rule], Seen(f"no. {number}"), Place("p"))
+        assert report.text().count("no. ") == shown
+        assert f"\n  and {9 - shown} more\n" in report.text()
+        assert report.text(why=True).count("no. ") == 9
+
     def test_json(self, report):
-        facts = json.loads(json.dumps(report.facts()))
+        facts = json.loads(json.dumps(report.to_json()))
         assert (facts["errors"], facts["warnings"], facts["notes"]) == (0, 2, 1)
         refused = facts["findings"][0]
         assert refused["rule"] == "ops-refused" and refused["count"] == 2

@@ -40,7 +40,7 @@ def test_a_recorded_plan_beside_the_prediction(placement):
     assert placement.devices == ["ANE"] * 4 + ["CPU"] * 5
     assert plan.agreement(placement) == (5, 9)
     assert plan.line(placement) == "actual: 8 of 9 ops planned on the ANE; 5 of 9 as predicted"
-    facts = plan.facts(placement)
+    facts = plan.to_json(placement)
     assert facts["measured"] and facts["costs"]["band_part_0"] == 0.033
     assert not [name for name in facts["devices"] if "weight" in name], "constants have no device"
 
@@ -49,7 +49,7 @@ def test_off_a_mac_one_line_says_why(placement, monkeypatch):
     monkeypatch.setattr(machine, "macos_version", lambda: None)
     plan = coreml_plan.read_plan(placement.package, "main")
     assert plan.line(placement) == "actual: unmeasured (needs a Mac)"
-    assert plan.facts(placement) == {"measured": False, "reason": "needs a Mac"}
+    assert plan.to_json(placement) == {"measured": False, "reason": "needs a Mac"}
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_results_times_and_memory_are_judged(tmp_path, expected, given):
         np.savez(tmp_path / f"{name}.npz", y=output)
     np.savez(tmp_path / "soak.npz", y=mine * given.get("late", 1.0))
     op = PlannedOp("c", "conv", given.get("device", "ane"), ("cpu", "ane"), 1.0)
-    events = [{"step": "plan", "ops": [op.fields()]}]
+    events = [{"step": "plan", "ops": [op.to_json()]}]
     times = {"CPU_ONLY": 0.02, "CPU_AND_NE": given.get("seconds", 0.01)}
     events += [
         {"step": "predicted", "units": units, "first": seconds, "median": seconds}

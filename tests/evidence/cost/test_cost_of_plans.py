@@ -64,16 +64,19 @@ class TestCommand:
     def test_a_chip_adds_its_prediction(self):
         without = command("plan", QWEN, "--quant", "int8")
         done = command("plan", QWEN, "--quant", "int8", "--chip", "M4 Max")
+        evidence = command("plan", QWEN, "--quant", "int8", "--chip", "M4 Max", "--why")
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith(without.stdout.rstrip("\n"))
         estimate = predict(work(quant="int8"), "m4-max")
         added = " ".join(done.stdout[len(without.stdout.rstrip("\n")) :].split())  # as one line
         assert f"{estimate.tokens_s.text()} tokens/s, {estimate.ms.text()} ms a token" in added
+        assert "not predicted: prefill, first load" in added
+        told = " ".join(evidence.stdout.split())
         for term in estimate.terms:
-            assert f"{term.what}: {term.ms.text()} ms ({term.evidence})" in added
+            assert f"{term.what}: {term.ms.text()} ms ({term.evidence})" in told
 
     def test_the_context_is_in_the_plan_and_in_the_prediction(self):
-        done = command("plan", QWEN, "--context", "2048", "--chip", "m4-max")
+        done = command("plan", QWEN, "--context", "2048", "--chip", "m4-max", "--why")
         assert "for a context of 2048" in done.stdout and "cache of 2,048 slots" in done.stdout
 
     def test_a_chip_that_is_not_known(self):
@@ -90,7 +93,7 @@ class TestCommand:
         assert "borrowed from the M2 and the M2 Max, since nobody has published its own" in told
 
     def test_what_is_not_predicted_is_refused_by_name(self):
-        told = " ".join(command("plan", QWEN, "--chip", "m4").stdout.split())
+        told = " ".join(command("plan", QWEN, "--chip", "m4", "--why").stdout.split())
         assert "prefill not predicted: prompts were published of a few models" in told
         assert "published first loads lie between 23 and 521 s of Whisper models (" in told
         assert "), and between 15 and 900 s of two language models (" in told

@@ -24,7 +24,7 @@ def test_a_figure_stands_beside_the_prediction_of_its_chip(name):
     found = QUOTED[name].published
     chip = find_chip(found.chip)
     own = planned(name)
-    lines = dict(cost.rows(own, found.chip))
+    lines = dict(cost.rows(own, found.chip, why=True))
     said = lines["published"]
     assert said == cost.published(own, chip)[0]
     assert said.startswith(f"{found.tokens_per_second:g} tokens/s on {found.machine} (")

@@ -36,4 +36,4 @@ def test_decode_is_predicted_as_ever():
     """For a model that generates text, the lines of `predict` come first."""
     planned = ane_book.plan("hy-mt", quant="int8")
     *lines, (heading, _) = cost.rows(planned, CHIP)
-    assert lines == predict(work_of(planned), CHIP).facts() and heading == "published"
+    assert lines == predict(work_of(planned), CHIP).rows() and heading == "published"

@@ -56,7 +56,7 @@ class Server:
         if not parts or parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidInput(f"{url!r} is not a URL such as http://127.0.0.1:1234/v1")
         if parts.username or parts.query or parts.fragment:
-            raise InvalidInput(f"{url!r}: give host, port and path alone; a key goes by --api-key")
+            raise InvalidInput(f"{url!r}: give host, port and path; a key is in ANE_BOOK_API_KEY")
         self._host = parts.hostname
         self._secure, self._path = parts.scheme == "https", parts.path or "/v1"
         self._headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
@@ -97,7 +97,7 @@ class Server:
         names = [name for name in ids if isinstance(name, str)]
         if len(names) != 1:
             there = f"it has {', '.join(names[:20])}" if names else "it names none"
-            raise ServerError(f"{self.where}: which model? {there}; name one by --url-model")
+            raise ServerError(f"{self.where}: {there}; name one: NAME={self.where}")
         return names[0]
 
     @contextmanager
@@ -116,7 +116,7 @@ class Server:
             connection.request(method, self._path + path, content, self._headers)
             with closing(connection.getresponse()) as response:
                 if response.status != 200:
-                    hint = "; --api-key gives one" if response.status == 401 else ""
+                    hint = "; ANE_BOOK_API_KEY gives one" if response.status == 401 else ""
                     raise ServerError(f"status {response.status}: {_said(response)}{hint}")
                 yield response
         except (OSError, http.client.HTTPException, ServerError) as error:

@@ -56,7 +56,7 @@ class BenchSubject:
         rates = [answer.decode_tps for answer in longest if answer.decode_tps is not None]
         return (min(rates), median(rates), max(rates)) if len(rates) > 1 else None
 
-    def facts(self) -> dict:
+    def to_json(self) -> dict:
         """Plain JSON values; None is unmeasured."""
         return {
             "name": self.name,
@@ -94,7 +94,7 @@ class BenchReport:
             by_prompt[name]["latency"] = middle(ratio(b.total_s, a.total_s) for a, b in pairs)
         return by_prompt
 
-    def facts(self) -> dict:
+    def to_json(self) -> dict:
         """Plain JSON values."""
         first, *others = self.subjects
         return {
@@ -102,7 +102,7 @@ class BenchReport:
             "machine": self.machine,
             "sampling": self.sampling,
             "repeats": self.repeats,
-            "subjects": [subject.facts() for subject in self.subjects],
+            "subjects": [subject.to_json() for subject in self.subjects],
             "ratios": {f"{first.name} / {other.name}": self.ratios(other) for other in others},
         }
 

@@ -1,6 +1,7 @@
 """`ane-book bench`: how fast a model answers, here and on any server that speaks OpenAI's API."""
 
 from enum import StrEnum
+import os
 from random import SystemRandom
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from ane_book.cli import options
 from ane_book.cli.load import load
 from ane_book.cli.terminal import RECIPE
+from ane_serve.cli import KEY
 from mlprogram.cli.options import AsJson, Precision
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
@@ -29,31 +31,27 @@ Local = Annotated[
 ]
 Urls = Annotated[
     list[str] | None,
-    typer.Option(help="An OpenAI-compatible server to ask as well: http://127.0.0.1:1234/v1."),
+    typer.Option(
+        help="An OpenAI-compatible server to ask as well: http://127.0.0.1:1234/v1, or NAME=URL "
+        "where it has several models. The key in ANE_BOOK_API_KEY goes along.",
+    ),
 ]
-UrlModel = Annotated[
-    str | None, typer.Option(help="The model's name there.  [default: the only one]")
-]
-Key = Annotated[str | None, typer.Option(envvar="ANE_BOOK_API_KEY", help="Goes to every --url.")]
 Some = Annotated[list[Names] | None, typer.Option(help="Some of the five alone.")]
 
 
 @options.takes(options.Recipe, *RECIPE)
-@options.takes(options.Sampling, "max_tokens", "temperature", "top_p", "seed")
+@options.takes(options.Sampling, "max_tokens")
 def bench_command(
     recipe: dict,
     sampling: dict,
     model: Local = None,
     url: Urls = None,
-    url_model: UrlModel = None,
-    api_key: Key = None,
     prompt: Some = None,
     repeats: Annotated[int, typer.Option(min=1, help="Answers to every prompt.")] = 3,
     cold: Annotated[bool, typer.Option(help="Time a fresh process, too.")] = True,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for an answer.")] = 300,
     precision: Precision = "fp16",
     backend: options.BackendName = "auto",
-    force: options.Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Time five prompts, tiny to stress, here or on servers.
@@ -65,16 +63,18 @@ def bench_command(
 
     if model is None and not url:
         raise typer.BadParameter("give a model, --url, or both")
-    asked: list[Asked] = [bench.Server(one, url_model, api_key, timeout) for one in url or ()]
+    named = [one.rpartition("=") for one in url or ()]
+    key = os.environ.get(KEY)
+    asked: list[Asked] = [bench.Server(at, name or None, key, timeout) for name, _, at in named]
     if model is not None:
-        session = load(model, "text-generation", precision, backend, force, **recipe)
+        session = load(model, "text-generation", precision, backend, force=False, **recipe)
         asked.insert(0, bench.InProcess(session))
     prompts = [one for one in bench.PROMPTS if not prompt or one.name in prompt]
     mark = SystemRandom().randrange(1000)
     with progress_bar() as progress:
         report = bench.measure(asked, prompts, repeats, mark, progress=progress, **sampling)
     if model is not None and cold:
-        used = ["--precision", precision, "--backend", session.backend.name, *["--force"] * force]
+        used = ["--precision", precision, "--backend", session.backend.name]
         report.subjects[0].start = bench.cold_start(session.bundle.path, used)
     columns = get_terminal_size((80, 24)).columns
-    show(report.facts, lambda: report.text(columns), as_json)
+    show(report.to_json, lambda: report.text(columns), as_json)

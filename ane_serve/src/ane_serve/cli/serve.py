@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from importlib.util import find_spec
+import os
 from pathlib import Path
 import re
 import sys
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ane_book.cli import options
 from ane_book.cli.load import task_of
 from ane_book.errors import InvalidInput
+from ane_book.evidence.inspect import is_bundle
+from ane_serve.cli import KEY
 from mlprogram.cli.options import Precision
 from mlprogram.extras import missing
 from mlprogram.progress import progress_bar
@@ -31,15 +34,13 @@ Models = Annotated[
 ]
 Host = Annotated[str, typer.Option(help="Address; any but loopback needs a key.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: one that is free.")]
-Key = Annotated[
-    str | None, typer.Option(envvar="ANE_BOOK_API_KEY", help="What clients have to show.")
-]
 Keys = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Keys with limits of their own: a TOML file of tables [NAME] with key, and if wanted "
-        "running (requests at once) and minute (requests in 60 s).",
+        help="Keys that clients have to show: a TOML file of tables [NAME] with key, and if wanted "
+        "running (requests at once) and minute (requests in 60 s). ANE_BOOK_API_KEY in the "
+        "environment is a key without limits.",
     ),
 ]
 Socket = Annotated[
@@ -65,9 +66,6 @@ Queue = Annotated[int, typer.Option(min=0, help="Most requests that wait.")]
 Seconds = Annotated[
     float, typer.Option(min=0.1, max=1e6, help="Seconds for a request, with its wait.")
 ]
-Texts = Annotated[
-    bool, typer.Option("--log-texts", help="Write prompts and answers into the log, too.")
-]
 Cluster = Annotated[
     str | None,
     typer.Option(
@@ -81,7 +79,6 @@ def serve(
     models: Models,
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    api_key: Key = None,
     api_keys: Keys = None,
     socket: Socket = None,
     stdin: Stdin = False,
@@ -90,16 +87,15 @@ def serve(
     memory: Memory = None,
     queue: Queue = 64,
     timeout: Seconds = 600.0,
-    log_texts: Texts = False,
     cluster: Cluster = None,
     precision: Precision = "fp16",
     backend: options.BackendName = "auto",
-    force: options.Force = False,
 ) -> None:
     """Serve models to clients of OpenAI's API.
 
     Ctrl-C or SIGTERM finishes what runs; a second one ends at once.
     """
+    api_key = os.environ.get(KEY)
     _check(host, api_key, api_keys, socket, cors or [])
     _check_tasks(models, socket, stdin)
     folders = _folders(adapter or [], alone=stdin or cluster is not None)
@@ -111,7 +107,7 @@ def serve(
     choose_backend(named, precision)  # refused before a conversion, not after it
     with ExitStack() as stack:
         slots = 1 if cluster is None else _join(cluster, stack)
-        how = {"precision": precision, "backend": named, "force": force}
+        how = {"precision": precision, "backend": named}
         found = [_model(each, cluster is not None, how) for each in models]
         if stdin:
             from ane_serve.json_lines import answer_lines
@@ -133,7 +129,6 @@ def serve(
             waiting=queue,
             slots=slots,
             seconds=timeout,
-            texts=log_texts,
         )
         raise typer.Exit(0 if run(app, host, port, socket, timeout) else 130)
 
@@ -147,13 +142,13 @@ def _check(
         raise InvalidInput(missing("to serve", "ane-serve", *absent))
     if key is not None and not re.fullmatch("[!-~]+", key):
         raise InvalidInput(
-            "the API key is empty, or has other signs than ASCII's letters, digits and marks: no "
-            "client could show it; to serve without a key, leave --api-key out"
+            f"the API key in {KEY} is empty, or has other signs than ASCII's letters, digits and "
+            "marks: no client could show it; to serve without a key, unset it"
         )
     if host not in ("127.0.0.1", "localhost", "::1") and not key and not keys:
         raise InvalidInput(
-            f"{host} can be reached by others: give an API key (--api-key, or ANE_BOOK_API_KEY), "
-            "or a file of them (--api-keys)"
+            f"{host} can be reached by others: give an API key in {KEY}, or a file of them "
+            "(--api-keys)"
         )
     if socket is not None:
         import asyncio
@@ -227,7 +222,7 @@ def _model(given: str, is_cut: bool, how: dict[str, Any]) -> "Model":
     from ane_serve.pool import TEXT, bundle_model
 
     name, place = _place(given)
-    if Path(place, "manifest.json").exists():
+    if is_bundle(place):
         bundle = Bundle.open(place)
     else:
         with progress_bar() as progress:

@@ -148,8 +148,8 @@ def _load(
         calls = [(stage, call(stage)) for stage in placed]
         return [result(reference, stage.node) for stage, reference in calls]
 
-    here = Stage().facts()
-    for stage, facts in zip(placed, everywhere(lambda s: s.actor.facts.remote()), strict=True):
+    here = Stage().to_json()
+    for stage, facts in zip(placed, everywhere(lambda s: s.actor.to_json.remote()), strict=True):
         for what, version in here.items():
             if facts[what] != version:
                 raise InvalidInput(

@@ -61,7 +61,7 @@ class Machines:
         shares = [(own - heads * (i == 0)) / layers for i, own in enumerate(self.weights)]
         return [predict(_part(whole, head, share, i == 0), chip) for i, share in enumerate(shares)]
 
-    def numbers(self) -> dict:
+    def to_json(self) -> dict:
         """The plan as plain JSON values; sizes in bytes."""
         each = zip(self.layers, self.weights, strict=True)
         return {
@@ -71,7 +71,7 @@ class Machines:
             "most_gain": self.gain,
         }
 
-    def facts(self, chip: str | None = None) -> list[tuple[str, str]]:
+    def rows(self, chip: str | None = None) -> list[tuple[str, str]]:
         """The plan as pairs of heading and text; a heading stands on its first line alone."""
         return [
             *listed("machines", _machines(self)),

@@ -29,7 +29,7 @@ class Stage:
     def __init__(self) -> None:
         self._caches: dict[int, Steps] = {}
 
-    def facts(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, str]:
         """Versions, which have to be the same everywhere, and how many sessions have caches."""
         return {
             "ane-book": __version__,

@@ -36,6 +36,7 @@ Annotations = Annotated[
 
 def check_command(
     package: options.Packages,
+    why: options.Why = False,
     as_json: options.AsJson = False,
     sarif: Sarif = None,
     fail_on: FailOn = "error",
@@ -53,7 +54,7 @@ def check_command(
     given = None if calibrate is None else load_inputs(calibrate)
     with progress_bar() as progress:
         report = laws.check(package, laws.load(rules) if rules else None, progress, given)
-    show(report.facts, lambda: report.text(width()), as_json)
+    show(report.to_json, lambda: report.text(width(), why), as_json)
     if annotated(github):
         print("\n".join(report.annotations()), file=sys.stderr if as_json else sys.stdout)
     if sarif:  # last: what cannot be written takes nothing that was found along

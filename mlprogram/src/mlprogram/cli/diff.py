@@ -82,7 +82,7 @@ def diff_command(
             a, source, function, inputs, precision, tolerance, seed,
             pixels or "auto", channels or "rgb", trust_source,
         )  # fmt: skip
-        show(held.facts, lambda: str(held), as_json)
+        show(held.to_json, lambda: str(held), as_json)
         raise typer.Exit(0 if held.equal else 1)
     limit = 0.01 if tolerance is None else tolerance
     if backend:

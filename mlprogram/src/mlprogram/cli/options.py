@@ -22,4 +22,7 @@ Inputs = Annotated[
     Path | None, typer.Option(help="A .npz file with an array for every input; else random ones.")
 ]
 InputSeed = Annotated[int, typer.Option(min=0, help="Seed of random inputs.")]
+Why = Annotated[
+    bool, typer.Option("--why", help="Print the evidence: sources, claims, every reason.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

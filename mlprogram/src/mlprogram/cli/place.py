@@ -27,7 +27,7 @@ Failing = Annotated[
     Literal["cpu", "depends", "never"],
     typer.Option(help="Exit code 1 where a verdict is the CPU; depends: or where one depends."),
 ]
-SHOWN = 4  # edits and open questions that a summary shows
+SHOWN = 2  # edits, and reasons of a kind, that a summary shows
 WIDTH = 80
 
 
@@ -36,6 +36,7 @@ def place_command(
     chip: Chip = "m4",
     function: options.FunctionName = None,
     ops: Ops = False,
+    why: options.Why = False,
     as_json: options.AsJson = False,
     fail_on: Failing = "never",
 ) -> None:
@@ -48,7 +49,7 @@ def place_command(
 
     placements = _placements(Path(path), chip, function)
     plans = [read_plan(each.package, each.function) for each in placements]
-    show(lambda: _facts(placements, plans), lambda: _text(placements, plans, ops), as_json)
+    show(lambda: _facts(placements, plans), lambda: _text(placements, plans, ops, why), as_json)
     failing = {"never": (), "cpu": ("CPU",), "depends": ("CPU", "depends")}[fail_on]
     raise typer.Exit(any(each.verdict in failing for each in placements))
 
@@ -58,19 +59,19 @@ def _facts(placements: "list[Placement]", plans: "list[CoreMLPlan]") -> dict | l
     from mlprogram.ane.placement.edits import edits
 
     facts = [
-        each.facts | {"edits": [e.facts for e in edits(each)], "actual": plan.facts(each)}
+        each.to_json() | {"edits": [e.to_json() for e in edits(each)], "actual": plan.to_json(each)}
         for each, plan in zip(placements, plans, strict=True)
     ]
     return facts[0] if len(facts) == 1 else facts
 
 
-def _text(placements: "list[Placement]", plans: "list[CoreMLPlan]", ops: bool) -> str:
-    parts = [_overview(placements)] if len(placements) > 1 else []
-    if len(placements) == 1 or ops:
+def _text(placements: "list[Placement]", plans: "list[CoreMLPlan]", ops: bool, why: bool) -> str:
+    parts = [_overview(placements, why)] if len(placements) > 1 else []
+    if len(placements) == 1 or ops or why:
         for each, plan in zip(placements, plans, strict=True):
-            parts.append(_summary(each, plan) + (_ops(each, plan) if ops else ""))
+            parts.append(_summary(each, plan, why) + (_ops(each, plan) if ops else ""))
     else:
-        parts.append(f"--function NAME or --ops shows each.  {plans[0].line(placements[0])}")
+        parts.append(f"--function NAME or --why shows each.  {plans[0].line(placements[0])}")
     return "\n\n".join(parts)
 
 
@@ -108,7 +109,7 @@ def _percent(one: float, other: float) -> str:
     return _span(100 * one, 100 * other, "{:.3g}") + " %"
 
 
-def _overview(placements: "list[Placement]") -> str:
+def _overview(placements: "list[Placement]", why: bool) -> str:
     """A line for each program, and whether merging those that are too small would pay."""
     from mlprogram.ane.placement.edits import merged
     from mlprogram.ane.placement.placed import UNITS
@@ -119,17 +120,17 @@ def _overview(placements: "list[Placement]") -> str:
          _percent(*sorted((p.worst.work, p.best.work))), f"{len(p.placed):,} ops")
         for p in placements
     ]  # fmt: skip
-    first = placements[0]
-    title = f"arithmetic on the ANE (chip {first.chip}), predicted for {UNITS}"
+    title = f"arithmetic on the ANE (chip {placements[0].chip}), predicted for {UNITS}"
+    lines = [title, *([f"stands on {placements[0].stands_on}"] if why else [])]
     unsure: Counter[str] = Counter()
     for each in placements:
         unsure.update(each.open)
-    lines = _listed("not known", dict(unsure.most_common()))
+    lines += [table(rows, indent=2), *_listed("not known", dict(unsure.most_common()), why)]
     lines += [line for text in merged(placements) for line in _wrapped(text)]
-    return "\n".join([title, f"stands on {first.stands_on}", table(rows, indent=2), *lines])
+    return "\n".join(lines)
 
 
-def _summary(placement: "Placement", plan: "CoreMLPlan") -> str:
+def _summary(placement: "Placement", plan: "CoreMLPlan", why: bool) -> str:
     from mlprogram.ane.placement.edits import edits
     from mlprogram.ane.placement.placed import UNITS
 
@@ -148,27 +149,37 @@ def _summary(placement: "Placement", plan: "CoreMLPlan") -> str:
         ("planner's ms", f"{_span(best.route.cost, worst.route.cost, '{:.3g}')}, "
                          "what it believes, not a measurement"),
         ("holds for", f"{UNITS}; by default the GPU is a choice too"),
-        ("stands on", placement.stands_on),
+        *([("stands on", placement.stands_on)] if why else []),
     ]  # fmt: skip
     name = f"{Path(placement.package).name}, {placement.function}"
     parts = [f"{name}: {placement.verdict} (chip {placement.chip})"]
     parts += [f"  {label:<14}{text}" for label, text in rows]
-    refused = Counter(p.support.reason for p in placement.placed if p.support.ane is False)
-    parts += _listed("not taken", refused) + _listed("not known", placement.open)
+    refused = Counter(
+        p.support.reason + (f" ({p.support.claim})" if why and p.support.claim else "")
+        for p in placement.placed if p.support.ane is False
+    )  # fmt: skip
+    parts += _listed("not taken", dict(refused.most_common()), why)
+    parts += _listed("not known", placement.open, why)
     if found := edits(placement):
-        parts.append("would change it")
-        for edit in found[:SHOWN]:
+        shown = found if why else found[:SHOWN]
+        parts.append(_title("would change it", len(shown), len(found)))
+        for edit in shown:
             many = f"{len(edit.ops):,} ops, " if edit.ops else ""
             gain = f"({many}{_percent(edit.before, edit.after)} of the arithmetic)"
             parts += _wrapped(f"{edit.what} {gain}")
     return "\n".join([*parts, plan.line(placement)])
 
 
-def _listed(title: str, counts: dict[str, int]) -> list[str]:
+def _listed(title: str, counts: dict[str, int], why: bool) -> list[str]:
     from mlprogram.tables import table
 
-    rows = [(f"{count:,}", reason) for reason, count in [*counts.items()][:SHOWN]]
-    return [title, table(rows, indent=2)] if rows else []
+    rows = [(f"{count:,}", reason) for reason, count in counts.items()]
+    shown = rows if why else rows[:SHOWN]
+    return [_title(title, len(shown), len(rows)), table(shown, indent=2)] if rows else []
+
+
+def _title(title: str, shown: int, known: int) -> str:
+    return title if shown == known else f"{title} ({shown} of {known}; --why: all)"
 
 
 def _wrapped(text: str) -> list[str]:

@@ -19,16 +19,17 @@ def inspect_command(
     plan: Plan = False,
     function: options.FunctionName = None,
     precision: options.Precision = "fp16",
+    why: options.Why = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show what a package holds: functions, inputs, ops and weights.
 
-    With --plan also how a function is run.
+    With --plan also how a function is run, with --why every function and all of its ops by type.
     """
     from mlprogram.contents import inspect_package, package_report
 
     facts = inspect_package(package)
-    texts = [package_report(facts)]
+    texts = [package_report(facts, why)]
     if plan:
         from mlprogram.kernel_report import plan_report, planned
 

@@ -41,7 +41,7 @@ def residency_command(
 
     open_container(Path(path))  # what is no package is told on any machine
     found = {Path(path).name: measure(path, function, units=units, soak=soak, timeout=timeout)}
-    facts = {key: one.facts() for key, one in found.items()}
+    facts = {key: one.to_json() for key, one in found.items()}
     show(lambda: facts, lambda: "\n".join(residency_lines(found)), as_json)
     raise typer.Exit(exit_code(found))
 

@@ -190,7 +190,7 @@ class Suppression:
         ]
         return dict(zip(self.outputs, results, strict=True))
 
-    def facts(self) -> dict:
+    def to_json(self) -> dict:
         """Its parameters in plain JSON values."""
         settings = self.settings
         rows = [(name, str(getattr(settings, name))) for name in THRESHOLDS]

@@ -128,9 +128,10 @@ class Claim:
         against = f"; against: {others}" if others else ""
         return f"{self.grade}{condition}: {self.sources}{against}"
 
-    def note(self, where: str) -> str:
-        """One line that says where the claim matters, what it says, and its evidence."""
-        return f"{where}: {self.statement} ({self.evidence})"
+    def note(self, where: str, why: bool = True) -> str:
+        """One line that says where the claim matters, what it says, and its evidence, or only the
+        grade of that."""
+        return f"{where}: {self.statement} ({self.evidence if why else self.grade})"
 
     def text(self, width: int = 75) -> str:
         """The claim with both of its sides, in lines of at most `width` characters."""
@@ -166,12 +167,9 @@ def load(path: str | Path = REGISTRY) -> Mapping[str, Claim]:
 
     Raises InvalidInput, with the claim and the reason, for an unknown grade or key, a claim without
     a source, a source in an unknown form, a conflict without two sides, or a range that does not
-    hold what its own sources give.
+    hold what its own sources give. Types are not checked: the files are this library's.
     """
-    try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # no such file; neither UTF-8 nor TOML
-        raise InvalidInput(f"{path}: no file of claims ({error})") from None
+    tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     return {name: _claim(name, table, f"{path}, claim {name!r}") for name, table in tables.items()}
 
 
@@ -196,27 +194,26 @@ def _hanging(text: str, side: str, width: int) -> list[str]:
 
 
 def _claim(name: str, table: Any, where: str) -> Claim:
-    if not isinstance(table, dict):
-        raise InvalidInput(f"{where}: a table is wanted, not {table!r}")
-    given = {"support" if key == "for" else key: value for key, value in table.items()}
+    given: dict[str, Any] = {"statement": "", "grade": ""}
+    given |= {"support" if key == "for" else key: value for key, value in table.items()}
     unknown = given.keys() - {field.name for field in fields(Claim)} | given.keys() & {"id"}
     if unknown:
         raise InvalidInput(f"{where}: unknown key {min(unknown)!r}")
-    for key in ("statement", "grade", "unit", "chip", "os", "condition"):
-        if not isinstance(given.setdefault(key, ""), str):
-            raise InvalidInput(f"{where}: {key} is text, not {given[key]!r}")
-    if not given["statement"]:
-        raise InvalidInput(f"{where}: it states nothing")
-    if given["grade"] not in GRADES:
-        raise InvalidInput(f"{where}: grade {given['grade']!r} is none of {', '.join(GRADES)}")
-    given["support"] = _evidence(given.get("support", []), where)
-    given["against"] = _evidence(given.get("against", []), where)
-    if not given["support"]:
-        raise InvalidInput(f"{where}: no source is given for it")
-    if given["grade"] == "conflicting" and not given["against"]:
-        raise InvalidInput(f"{where}: it is conflicting, and nothing stands against it")
-    given["value"] = _value(given.get("value"), given["unit"], where)
+    for side in ("support", "against"):
+        given[side] = tuple(_cited(one, where) for one in given.get(side, ()))
+    value = given.get("value")
+    given["value"] = tuple(value) if isinstance(value, list) else value
     claim = Claim(name, **given)
+    if not claim.statement:
+        raise InvalidInput(f"{where}: it states nothing")
+    if claim.grade not in GRADES:
+        raise InvalidInput(f"{where}: grade {claim.grade!r} is none of {', '.join(GRADES)}")
+    if not claim.support:
+        raise InvalidInput(f"{where}: no source is given for it")
+    if claim.grade == "conflicting" and not claim.against:
+        raise InvalidInput(f"{where}: it is conflicting, and nothing stands against it")
+    if claim.value is not None and not claim.unit:
+        raise InvalidInput(f"{where}: value {value!r} has no unit")
     _holds_its_evidence(claim, where)
     return claim
 
@@ -233,39 +230,13 @@ def _holds_its_evidence(claim: Claim, where: str) -> None:
                 )
 
 
-def _evidence(items: Any, where: str) -> tuple[Citation, ...]:
-    found = []
-    for item in items if isinstance(items, list) else [items]:
-        if not isinstance(item, dict) or item.keys() - {"values"} != {"source", "says"}:
-            raise InvalidInput(f"{where}: evidence is a source and what it says, not {item!r}")
-        source, says = item["source"], item["says"]
-        if not isinstance(source, str) or not any(
-            form.fullmatch(source) for form in (FILE, THREAD, ADDRESS)
-        ):
-            raise InvalidInput(
-                f"{where}: source {source!r} is no `owner/repository@commit path`, no "
-                "`owner/repository#number` and no address"
-            )
-        if not isinstance(says, str) or not says:
-            raise InvalidInput(f"{where}: what does {source!r} say?")
-        values = item.get("values", [])
-        if not isinstance(values, list) or not all(isinstance(v, int | float) for v in values):
-            raise InvalidInput(f"{where}: the values of {source!r} are numbers, not {values!r}")
-        found.append(Citation(source, says, tuple(values)))
-    return tuple(found)
-
-
-def _value(value: Any, unit: str, where: str) -> Any:
-    """Check a value: a number, a rising pair of numbers, names, or None."""
-    if value is None:
-        return None
-    items = value if isinstance(value, list) else [value]
-    numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in items)
-    names = isinstance(value, list) and all(isinstance(item, str) for item in items)
-    pair = not isinstance(value, list) or (numbers and len(items) == 2 and items[0] < items[1])
-    if not unit or not items or not (names or (numbers and pair)):
+def _cited(item: dict[str, Any], where: str) -> Citation:
+    source = item["source"]
+    if not any(form.fullmatch(source) for form in (FILE, THREAD, ADDRESS)):
         raise InvalidInput(
-            f"{where}: value {value!r} in {unit or 'no unit'} is no number, pair or list of names "
-            "with a unit"
+            f"{where}: source {source!r} is no `owner/repository@commit path`, no "
+            "`owner/repository#number` and no address"
         )
-    return tuple(value) if isinstance(value, list) else value
+    if not item.get("says"):
+        raise InvalidInput(f"{where}: what does {source!r} say?")
+    return Citation(source, item["says"], tuple(item.get("values", ())))

@@ -55,9 +55,10 @@ class MemoryOf:
             return "yes"
         return "no" if wired.least > self.bytes else "depends"
 
-    def facts(self, wired: Wired) -> Iterator[tuple[str, str]]:
-        """The device, a warning where the plan is beyond it, and the evidence, as lines."""
-        yield "device", f"{self.name}: {_gb(self.bytes)} of memory; {self._said(wired)}"
+    def rows(self, wired: Wired, why: bool = False) -> Iterator[tuple[str, str]]:
+        """The device, a warning where the plan is beyond it, and with `why` the evidence."""
+        memory = f"{_gb(self.bytes)} for all apps" if self.bytes else "memory unknown"
+        yield "device", f"{self.name}: {memory}; {self._said(wired)}"
         if self.app:
             without, more = self.app
             yield "", f"an app may take {_gb(without)}, {_gb(more)} with the entitlement for more"
@@ -65,10 +66,10 @@ class MemoryOf:
                 passed = more if wired.most > more else without
                 said = f"warning: up to {_gb(wired.most)} is more than {_gb(passed)}"
                 yield "", f"{said}; whether what the engine wires counts as the app's is not known"
-        for claim in self.claims:
+        for claim in self.claims if why else ():
             yield "", f"{claim.id}: {claim.evidence}"
 
-    def numbers(self, wired: Wired) -> dict[str, Any]:
+    def to_json(self, wired: Wired) -> dict[str, Any]:
         """The same in plain JSON values; sizes in bytes."""
         return {
             "name": self.name,
@@ -81,7 +82,7 @@ class MemoryOf:
     def _said(self, wired: Wired) -> str:
         match self.verdict(wired):
             case "yes":
-                return f"{_range(wired)} wired is within it; the system and other apps take theirs"
+                return f"{_range(wired)} wired is within it"
             case "no":
                 return f"warning: {_range(wired)} wired is beyond it"
             case "depends":
@@ -107,7 +108,7 @@ def find_device(name: str) -> MemoryOf:
     memory, app = known.get(key), known.get(key + APP)
     if memory is None and app is None:
         try:
-            return MemoryOf(f"a device with {name}", parse_bytes(name), None)
+            return MemoryOf(name, parse_bytes(name), None)
         except InvalidInput:
             raise InvalidInput(
                 f"the memory of {name!r} is unknown: write a size, such as 16GB, or one of "
@@ -126,8 +127,8 @@ def _table():
     return claims.load(DATA / "devices.toml")
 
 
-def _gb(count: int | None) -> str:
-    return "unknown" if count is None else f"{count / GB:,.2f} GB"
+def _gb(count: int) -> str:
+    return f"{count / GB:,.2f} GB"
 
 
 def _range(wired: Wired) -> str:

@@ -105,15 +105,20 @@ class Estimate:
         ms = self.ms
         return Interval(1e3 / ms.high, 1e3 / ms.low)
 
-    def facts(self) -> list[tuple[str, str]]:
-        """The prediction as rows for a table: heading (only in the first row), text."""
+    def rows(self, why: bool = False) -> list[tuple[str, str]]:
+        """The prediction as rows for a table: heading (only in the first row), text.
+
+        why: with its parts, their sources, and the reasons for what is not predicted.
+        """
         told = f"{self.tokens_s.text()} tokens/s, {self.ms.text()} ms a token"
+        lent = f", {self.chip.condition}" if self.chip.condition else ""
+        rows = [("predicted", f"{told} of decode on the engine of an {self.chip.chip}{lent}")]
+        left = not_predicted()
+        if not why:
+            return [*rows, ("", f"not predicted: {', '.join(left)}")]
         rests = [f"{term.what}: {term.ms.text()} ms ({term.evidence})" for term in self.terms]
-        return [
-            ("predicted", f"{told} of decode on the engine of an {self.chip.chip}"),
-            *((("rests on" if i == 0 else ""), text) for i, text in enumerate(rests)),
-            *((what, f"not predicted: {why}") for what, why in not_predicted().items()),
-        ]
+        rows += [("rests on" if i == 0 else "", text) for i, text in enumerate(rests)]
+        return [*rows, *((what, f"not predicted: {reason}") for what, reason in left.items())]
 
 
 def not_predicted() -> dict[str, str]:

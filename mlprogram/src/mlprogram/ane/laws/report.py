@@ -11,12 +11,15 @@ from pathlib import Path
 from textwrap import fill
 from urllib.parse import quote
 
+from mlprogram.ane.claims import Claim
 from mlprogram.ane.laws.graph import Seen
 from mlprogram.ane.laws.rule import SEVERITIES, Finding, Place, Rule, Severity
 from mlprogram.errors import printable
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LISTED = 100  # the most places of a finding in SARIF
+SHOWN = {"error": 4, "warning": 4, "note": 1}  # the most findings of a rule in a text
+HINT = "--why: who says so, every finding, what to do about notes"
 
 
 @dataclass
@@ -49,22 +52,26 @@ class LawReport:
         """Whether there is a finding of this severity or a higher one."""
         return any(self.count(each) for each in SEVERITIES[: SEVERITIES.index(level) + 1])
 
-    def facts(self) -> dict:
+    def to_json(self) -> dict:
         """The report in plain JSON values."""
         return {
             "checked": self.path,
             "packages": self.packages,
             **{f"{severity}s": self.count(severity) for severity in SEVERITIES},
-            "findings": [found.facts() for found in self.findings],
+            "findings": [found.to_json() for found in self.findings],
         }
 
-    def text(self, width: int = 100) -> str:
-        """The report as text."""
+    def text(self, width: int = 100, why: bool = False) -> str:
+        """The report as text; why: with sources, every finding, and what to do about notes."""
         groups: dict[tuple[str, str], list[Finding]] = {}
         for found in self.findings:
             groups.setdefault((found.severity, found.rule.id), []).append(found)
-        blocks = [_block(group, width, self.packages > 1) for group in groups.values()]
-        return "\n\n".join([*blocks, self.summary])
+        grave, notes = [], []
+        for (severity, _), group in groups.items():
+            block = _block(group, width, self.packages > 1, why)
+            (notes if severity == "note" and not why else grave).append(block)
+        end = self.summary if why or not groups else f"{HINT}\n{self.summary}"
+        return "\n\n".join([*grave, *(["\n".join(notes)] if notes else []), end])
 
     @property
     def summary(self) -> str:
@@ -77,8 +84,7 @@ class LawReport:
             file, line = self._source(found.places[0])
             claim = found.rule.claim
             text = f"{found.where}: {found.seen}. {claim.statement}. Instead: {found.rule.instead}."
-            limits = f"{claim.grade}, {claim.condition}" if claim.condition else claim.grade
-            title = f"{found.rule.id} ({limits})"
+            title = f"{found.rule.id} ({_limits(claim)})"
             yield annotation(found.severity, file, line, title, text)
 
     def sarif(self) -> dict:
@@ -138,18 +144,33 @@ def annotation(severity: Severity, file: str, line: int, title: str, text: str) 
     return f"::{word} {at},title={_property(title)}::{_message(text)}"
 
 
-def _block(group: list[Finding], width: int, named: bool) -> str:
-    """The findings of a rule as paragraphs: the law and its source, each finding, what to do."""
-    rule = group[0].rule
-    on = ", ".join(filter(None, (rule.claim.chip, rule.claim.os)))
-    evidence = rule.claim.evidence + (f"; seen on {on}" if on else "")
-    law = f"{group[0].severity} {rule.id}: {rule.claim.statement} ({evidence})"
+def _block(group: list[Finding], width: int, named: bool, why: bool) -> str:
+    """The findings of a rule as paragraphs: the law, the first findings, what to do about them.
+
+    why: also the law's sources, all findings, and what to do about notes.
+    """
+    rule, severity, claim = group[0].rule, group[0].severity, group[0].rule.claim
+    on = ", ".join(filter(None, (claim.chip, claim.os)))
+    evidence = claim.evidence + (f"; seen on {on}" if on else "")
+    brief = _limits(claim)
+    if claim.against and claim.grade != "conflicting":
+        brief += "; reports against"
+    law = f"{severity} {rule.id}: {claim.statement} ({evidence if why else brief})"
     paragraphs = [fill(law, width, subsequent_indent="    ", break_long_words=False)]
-    for found in group:
+    shown = len(group) if why else SHOWN[severity]
+    for found in group[:shown]:
         package = f"{found.places[0].package}: " if named else ""
         text = printable(f"{package}{found.where}: {found.seen}".replace("\n", " "))
         paragraphs.append(_indented(text, width))
-    return "\n".join([*paragraphs, _indented(f"instead: {rule.instead}", width)])
+    if group[shown:]:
+        paragraphs.append(f"  and {len(group[shown:]):,} more")
+    if why or severity != "note":
+        paragraphs.append(_indented(f"instead: {rule.instead}", width))
+    return "\n".join(paragraphs)
+
+
+def _limits(claim: Claim) -> str:
+    return f"{claim.grade}, {claim.condition}" if claim.condition else claim.grade
 
 
 def _indented(text: str, width: int) -> str:

@@ -82,7 +82,7 @@ class Finding:
         several = f", x {more:,}" if more > 1 else ""
         return f"{self.places[0]}{several}" + (f" in {packages} packages" if packages > 1 else "")
 
-    def facts(self) -> dict:
+    def to_json(self) -> dict:
         """The finding in plain JSON values."""
         claim = self.rule.claim
         return {

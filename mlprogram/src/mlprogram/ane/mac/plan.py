@@ -48,7 +48,7 @@ class PlannedOp:
         """The preferred device as predictions and reports spell it: "ANE"; "" if there is none."""
         return (self.preferred or "").upper()
 
-    def fields(self) -> dict:
+    def to_json(self) -> dict:
         return asdict(self)
 
 
@@ -130,7 +130,7 @@ class CoreMLPlan:
             f"{same:,} of {of:,} as predicted"
         )
 
-    def facts(self, placement: "Placement") -> dict:
+    def to_json(self, placement: "Placement") -> dict:
         """As plain JSON values."""
         if self.reason:
             return {"measured": False, "reason": self.reason}

@@ -66,7 +66,7 @@ class Probe:
         # Before the plan, which compiles for the engine as a load does (claim plan-compiles).
         model = self.load(compiled, units, f"the plan for {units}")
         seconds, ops = _timed(lambda: list(self.plan(compiled, units)))
-        tell("plan", f"predicting on {units}", seconds=seconds, ops=[op.fields() for op in ops])
+        tell("plan", f"predicting on {units}", seconds=seconds, ops=[op.to_json() for op in ops])
         self.predict(model, units, "the soak")
         if self.request["rows"]:
             self.hold(model)
@@ -78,7 +78,7 @@ class Probe:
         tell("started", "compiling")
         compiled = self.compile()
         tell("compiled", f"the plan for {units}")
-        tell("plan", "the end", ops=[op.fields() for op in self.plan(compiled, units)])
+        tell("plan", "the end", ops=[op.to_json() for op in self.plan(compiled, units)])
 
     def compile(self) -> str:
         """Compile the package with the function as its default one; returns the path."""

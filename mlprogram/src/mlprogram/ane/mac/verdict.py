@@ -70,13 +70,13 @@ class Residency:
         """Whether the CPU alone was faster, by more than ALIKE."""
         return self.figures.get("speed_to_cpu", 1.0) < 1 - ALIKE
 
-    def facts(self) -> dict:
+    def to_json(self) -> dict:
         """The result in plain JSON values."""
         return {
             "verdict": self.verdict,
             "reason": self.reason,
             "figures": self.figures,
-            "ops": [op.fields() for op in self.plan.ops],
+            "ops": [op.to_json() for op in self.plan.ops],
             "said": self.said,
         }
 

@@ -49,8 +49,7 @@ class Edit:
     before: float
     after: float
 
-    @property
-    def facts(self) -> dict:
+    def to_json(self) -> dict:
         return {"what": self.what, "ops": [*self.ops], "before": self.before, "after": self.after}
 
 

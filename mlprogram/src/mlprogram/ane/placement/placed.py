@@ -80,8 +80,7 @@ class Reading:
         """The number of segments on the ANE."""
         return sum(device == ANE for device, _, _ in self.segments)
 
-    @property
-    def facts(self) -> dict:
+    def to_json(self) -> dict:
         return {
             "milliseconds": self.route.cost,
             "ops_on_ane": sum(self.on_ane),
@@ -139,8 +138,7 @@ class Placement:
         """The chip whose figures the prediction stands on, in words."""
         return table()["chips"].get(self.chip, {}).get("stands_on", f"figures of {self.chip}")
 
-    @property
-    def facts(self) -> dict:
+    def to_json(self) -> dict:
         """The prediction in plain JSON values."""
         return {
             "package": self.package,
@@ -149,8 +147,8 @@ class Placement:
             "stands_on": self.stands_on,
             "compute_units": UNITS,
             "verdict": self.verdict,
-            "best": self.best.facts,
-            "worst": self.worst.facts,
+            "best": self.best.to_json(),
+            "worst": self.worst.to_json(),
             "open": self.open,
             "ops": [
                 {

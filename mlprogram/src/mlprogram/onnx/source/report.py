@@ -43,7 +43,7 @@ class Parting:
             lines.append(f"  cause     {self.kind}: {self.cause}")
         return "\n".join(lines)
 
-    def facts(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         gap = None if self.gap is None else {
             key: _plain(value) for key, value in asdict(self.gap).items() if key != "inputs"
         }
@@ -117,12 +117,12 @@ class SourceDifference:
             count += ", and what follows the others agrees"
         return f"the package computes what its source computes: {count}"
 
-    def facts(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = dict(self.sides)
         found |= {"equal": self.equal, "tolerance": self.tolerance, "matched": self.matched,
                   "values": self.values, "package_values": self.package_values,
                   "notes": self.notes}  # fmt: skip
-        found["first"] = self.first.facts() if self.first else None
+        found["first"] = self.first.to_json() if self.first else None
         found["suppression"] = None if self.suppression is None else {
             key: _plain(value) for key, value in asdict(self.suppression).items()
         }
