@@ -115,8 +115,7 @@ def _text(laws: str, texts: "list[TextFinding]", held: "Parity | None") -> str:
     ]
     if texts:
         laws += f"; {counted(finding.severity for finding in texts)} in the text side"
-    parity = [] if held is None else [printable(str(held))]
-    return "\n\n".join([*wrapped, laws, *parity])
+    return "\n\n".join([*wrapped, laws, *([] if held is None else [printable(str(held))])])
 
 
 def _sarif(report: "LawReport", texts: "list[TextFinding]") -> dict:
