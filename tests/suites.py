@@ -22,7 +22,7 @@ SUITES = {
     "ane": ("./mlprogram", "", "ane"),
     "onnx": ("./mlprogram[onnx]", "onnxruntime", "onnx"),
     "coreai": ("./mlprogram[coreai]", "scipy", "coreai"),
-    "ane_book": ("./mlprogram .[test] ./families", "", f"{REST} text weights"),
+    "ane_book": ("./mlprogram[coreai] .[test,grammar] ./families", "", f"{REST} text weights"),
     "serve": ("./mlprogram .[test] ./families ./ane_serve[cluster]", "", "serve"),
     "swift": ("./mlprogram .[test] ./families ./ane_serve ./swift/tables", "", "swift"),
     "book": (

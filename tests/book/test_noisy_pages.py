@@ -1,4 +1,4 @@
-"""What pages assert holds where half precision rounds in another way, as Core ML's may: tests/noisy.
+"""What pages assert holds where half precision rounds in another way: see tests/noisy.
 
 Each page runs as on a Mac, where Core ML is what runs a session in half precision that names no
 backend. The executor's own results in half precision are moved as well, since another processor may

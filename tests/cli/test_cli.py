@@ -207,7 +207,7 @@ class TestInspect:
 NAME = "smollm2-135m-instruct"
 OF_PACKAGES = "inspect", "check", "place", "residency", "quality"
 OF_MODELS = ("run ./NAME Hi", "embed Hi --model ./NAME", "chat ./NAME", "plan ./NAME",
-             "convert ./NAME", "serve ./NAME")  # fmt: skip
+             "convert ./NAME")  # fmt: skip
 #: Commands in a folder with weights, a graph and an empty package, and what they say.
 NO_PACKAGE = [
     ("inspect empty", "not a .mlpackage"),

@@ -40,7 +40,6 @@ def without(monkeypatch):
 @pytest.mark.parametrize(
     ("module", "app", "arguments", "install", "package"),
     [
-        ("fastapi", cli.app, "serve nothing", SERVE[0], "fastapi"),
         ("onnx", mlprogram.cli.app, "convert x.onnx --out y.mlpackage",
          '-e "./mlprogram[onnx]"', "onnx"),
         ("coreai", mlprogram.cli.app, "save x.mlpackage y.aimodel",

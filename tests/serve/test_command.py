@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 
 from _command import ane_book, refused, start
 from _gates import bare, chat, until
@@ -163,6 +164,17 @@ def test_an_option_that_is_gone_names_what_takes_its_place(words, instead):
 
 
 class TestRefusedAtTheStart:
+    def test_without_what_it_is_made_of(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "fastapi", None)
+        said = refused("serve", "nothing")
+        assert said.startswith("error: to serve, run `") and said.endswith("; fastapi is missing")
+
+    def test_a_model_by_a_path_that_is_none(self, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        assert f"there is no such file or folder; did you mean {NAME}" in refused(
+            "serve", f"./{NAME}"
+        )
+
     @pytest.mark.parametrize("key", ["", " ", "two words", "zażółć"])
     @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
     def test_a_key_that_nobody_could_show(self, talker, host, key, monkeypatch):

@@ -213,7 +213,7 @@ UNREADABLE = """
 import os, sys
 from ane_book.errors import InvalidWeights
 from ane_book.weights import open_source
-import ane_book.weights.gguf, ane_book.weights.safetensors, mmap, torch
+import ane_book.weights.gguf, ane_book.weights.onnx, ane_book.weights.safetensors, mmap, torch
 folder, user = sys.argv[1], os.geteuid()
 for line in sys.argv[2:]:
     name, asked = line.split()
