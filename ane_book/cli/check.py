@@ -96,8 +96,7 @@ def check(
     if sarif:  # last: what cannot be written takes nothing that was found along
         sarif.write_text(json.dumps(_sarif(report, texts), indent=2) + "\n", encoding="utf-8")
     failed = fail_on != "never" and (report.fails(fail_on) or _fails(texts, fail_on))
-    failed = failed or (held is not None and not held.passed)
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(int(failed or (held is not None and not held.passed)))
 
 
 def _fails(texts: "list[TextFinding]", level: "Severity") -> bool:

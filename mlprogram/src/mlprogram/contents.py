@@ -89,8 +89,8 @@ def package_report(facts: dict, why: bool = False) -> str:
         else:
             parts.append(f"{title}: {_count(function)} ops")
         if why:
-            rows = [(f"{n:,}", op) for op, n in function["operations"].items()]
-            parts.append(f"ops of {name}\n{table(rows, indent=2)}")
+            counts = [(f"{n:,}", op) for op, n in function["operations"].items()]
+            parts.append(f"ops of {name}\n{table(counts, indent=2)}")
     rows = [
         (dtype, f"{n:,} tensor{'s' * (n != 1)}", f"{entry['bytes']:,} bytes")
         for dtype, entry in facts["weights"].items()

@@ -66,7 +66,7 @@ class LawReport:
         groups: dict[tuple[str, str], list[Finding]] = {}
         for found in self.findings:
             groups.setdefault((found.severity, found.rule.id), []).append(found)
-        grave, notes = [], []
+        grave, notes = list[str](), list[str]()
         for (severity, _), group in groups.items():
             block = _block(group, width, self.packages > 1, why)
             (notes if severity == "note" and not why else grave).append(block)
