@@ -74,7 +74,7 @@ class TestBesideAnother:
 
     def test_the_command_prints_both_and_their_ratios(self, bundle, peer):
         short = "--prompt", "tiny", "--repeats", "1", "--precision", "fp32"
-        done = ane_book("bench", bundle[1], "--url", peer, *short, "--json")
+        done = ane_book("bench", bundle[1], "--url", f"{MODEL}={peer}", *short, "--json")
         found = json.loads(done.stdout)
         ours, theirs = found["subjects"]
         assert ours["where"] == "in this process" and theirs["where"] == peer

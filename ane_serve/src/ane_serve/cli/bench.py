@@ -64,7 +64,7 @@ def bench_command(
     if model is None and not url:
         raise typer.BadParameter("give a model, --url, or both")
     named = [one.rpartition("=") for one in url or ()]
-    key = os.environ.get(KEY)
+    key = os.environ.get(KEY) or None
     asked: list[Asked] = [bench.Server(at, name or None, key, timeout) for name, _, at in named]
     if model is not None:
         session = load(model, "text-generation", precision, backend, force=False, **recipe)
