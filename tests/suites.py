@@ -21,8 +21,8 @@ SUITES = {
     "executor": ("./mlprogram", "scipy hypothesis pillow", "mlprogram fuzz conformance"),
     "ane": ("./mlprogram", "", "ane"),
     "onnx": ("./mlprogram[onnx]", "onnxruntime", "onnx"),
-    "coreai": ("./mlprogram[coreai]", "scipy", "coreai"),
-    "ane_book": ("./mlprogram[coreai] .[test,grammar] ./families", "", f"{REST} text weights"),
+    "coreai": ("./mlprogram[coreai]", "scipy", "core_ai"),
+    "ane_book": ("./mlprogram .[test,grammar] ./families", "", f"{REST} text weights"),
     "serve": ("./mlprogram .[test] ./families ./ane_serve[cluster]", "", "serve"),
     "swift": ("./mlprogram .[test] ./families ./ane_serve ./swift/tables", "", "swift"),
     "book": (

@@ -30,7 +30,7 @@ from unittest.mock import patch
 import venv
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("tests", "tests/bundle", "tests/coreai", "tests/runtime")
+TESTS = ("tests", "tests/bundle", "tests/core_ai", "tests/runtime")
 sys.path += [str(ROOT / folder) for folder in ("benchmarks", *TESTS)]
 
 from _asset_damage import KINDS

@@ -70,7 +70,7 @@ class TestLaws:
         assert rules.keys() == OF_FUNCTIONS.keys() | OF_PACKAGES.keys() | of_assets | apart
         assert all(rule.claim is claims.find(name) for name, rule in rules.items())
         planted = {one.rule for one in BROKEN}
-        # those of assets in tests/coreai
+        # those of assets in tests/core_ai
         tested_below_and_with_runs = {*OF_PACKAGES, *of_assets, "loaded-3gb", "sum-most"}
         assert rules.keys() - planted == tested_below_and_with_runs
 
