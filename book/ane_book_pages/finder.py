@@ -3,8 +3,8 @@
     HTML(finder.field("claims", ".ane-claim", chip=("M1", "M4 Max"), grade=("apple",)))
 
 An entry matches the selector, and names in `data-chip` and `data-grade` what it is to be found by,
-separated by "; ". Without its script the field is not shown. What a filter leaves empty, a heading
-too, is hidden; a link to a hidden entry shows all again.
+separated by "; ". A hyphen finds a minus. Without its script the field is not shown. What a filter
+leaves empty, a heading too, is hidden; a link to a hidden entry shows all again.
 """
 
 from collections.abc import Iterable
@@ -23,11 +23,12 @@ SCRIPT = """
 (() => {
   const box = document.currentScript.parentElement;
   const [field, ...filters] = box.querySelectorAll("input, select");
+  const plain = text => text.toLowerCase().replaceAll("\u2212", "-");
   const look = () => {
-    const words = field.value.toLowerCase().split(/\\s+/).filter(Boolean);
+    const words = plain(field.value).split(/\\s+/).filter(Boolean);
     const all = [...document.querySelectorAll(box.dataset.entries)], parts = new Map();
     for (const one of all) {
-      const text = one.textContent.toLowerCase();
+      const text = plain(one.textContent);
       one.hidden = !words.every(word => text.includes(word)) || !filters.every(
         ({ name, value }) => !value || one.dataset[name].split("; ").includes(value));
       const part = one.parentElement.closest("section");
@@ -48,6 +49,8 @@ SCRIPT = """
   box.addEventListener("input", look);
   addEventListener("pageshow", () => { look(); follow(); });
   addEventListener("hashchange", follow);
+  // a link to where one is already changes no hash
+  addEventListener("click", ({ target }) => target.closest("a[href*='#']") && setTimeout(follow));
 })();
 """
 

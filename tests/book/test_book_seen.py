@@ -162,6 +162,10 @@ class TestSite:
         browser.execute_script("location.hash = 'axis-most'")
         WebDriverWait(browser, HANGING).until(lambda driver: claim.is_displayed())
         assert heading.is_displayed()
+        # once more, from where one is already
+        browser.execute_script(ASK, "nosuchword", "chip", "")
+        browser.execute_script("""document.querySelector("a[href='#axis-most']").click()""")
+        WebDriverWait(browser, HANGING).until(lambda driver: claim.is_displayed())
 
     def test_search_finds_a_word_in_either_spelling(self, browser, site_url):
         assert "glossary" in found(browser, site_url, "executor")
