@@ -3,11 +3,11 @@
     python book/_ext/to_notebooks.py             # all pages that have code
     python book/_ext/to_notebooks.py --values    # after `make book`: record its numbers first
 
-What MyST gives a page is put into plain Markdown: boxes become quotations, terms and references
-their words, links to pages links to notebooks, citations and claims links to what they name. A
-number that the build fills in (`glue`) is the one in notebooks/values.json, as the last recorded
-build showed it, so that every machine writes the same notebooks. What a page includes of a file is
-put in; page_code.py says what code a notebook has.
+What MyST gives a page is put into plain Markdown: boxes become quotations, terms
+their words, footnotes numbers, references and links to pages links to notebooks, citations and
+claims links to what they name. A number that the build fills in (`glue`) is the one in
+notebooks/values.json, as the last recorded build showed it, so that every machine writes the same
+notebooks. What a page includes of a file is put in; page_code.py says what code a notebook has.
 """
 
 import argparse
@@ -61,7 +61,8 @@ LISTING = re.compile(r"^```\{literalinclude\} (\S+)\n((?::[\w-]+:.*\n)*)```$", r
 OPTION = re.compile(r"^:([\w-]+): *(.*)$", re.M)
 DIRECTIVE = re.compile(r"^```\{[\w-]+\}(?s:.*?)^```$", re.M)
 GLUE = re.compile(r"\{glue:text\}`([^`]*)`")
-FOOTNOTE = re.compile(r"^\[\^[\w-]+\]: .*$", re.M)
+FOOTNOTE = re.compile(r"^\[\^([\w-]+)\]: .*$", re.M)
+NOTE = re.compile(r"\[\^([\w-]+)\](:?)")
 ROLE = re.compile(r"\{(term|ref|doc|numref|claim|cite:[pt])\}`(?:([^`<]*?) *<([^`>]*)>|([^`]*))`")
 PAGE = re.compile(r"\]\(([\w-]+)\.md(#[\w-]+)?\)")
 
@@ -94,7 +95,9 @@ def listing(path: str, options: dict[str, str]) -> str:
 
 def on_the_page(text: str) -> list[str]:
     """Names of a page's glued numbers, with their formats, in the order in which it shows them."""
-    return GLUE.findall(FOOTNOTE.sub("", text)) + GLUE.findall("\n".join(FOOTNOTE.findall(text)))
+    return GLUE.findall(FOOTNOTE.sub("", text)) + GLUE.findall(
+        "\n".join(each[0] for each in FOOTNOTE.finditer(text))
+    )
 
 
 def shown(page: Path) -> dict[str, str]:
@@ -143,6 +146,33 @@ def cited(kind: str, keys: str) -> str:
     return " and ".join(links) if kind == "cite:t" else f"({'; '.join(links)})"
 
 
+@cache
+def homes() -> dict[str, str]:
+    """Of each label in the book: the name of its page."""
+    texts = {path.stem: path.read_text("utf-8") for path in BOOK.glob("*.md")}
+    return {
+        label: page
+        for page, text in texts.items()
+        for label in [
+            *(m[1] for m in LABEL.finditer(text)),
+            *(m[2] for m in EXERCISE.finditer(text)),
+        ]
+    }
+
+
+def numbered(text: str) -> str:
+    """A page with small numbers in the places of its footnotes' names, which Jupyter would show."""
+    defined = FOOTNOTE.findall(text)
+    order = [*dict.fromkeys(m[1] for m in NOTE.finditer(text) if m[1] in defined and not m[2])]
+
+    def number(match: re.Match) -> str:
+        if match[1] not in order:
+            return match[0]
+        return f"{chr(10) if match[2] else ''}<sup>{order.index(match[1]) + 1}</sup>"
+
+    return NOTE.sub(number, text)
+
+
 def plain(text: str, page: str, labels: dict[str, str], pages: set[str]) -> str:
     """A cell of MyST as plain Markdown."""
 
@@ -165,7 +195,8 @@ def plain(text: str, page: str, labels: dict[str, str], pages: set[str]) -> str:
             return f"[`{alone}`]({CLAIMS}#{alone})"
         if kind == "doc":
             return f"[{words or alone}]({target or alone}.md)"
-        return words or labels.get(alone, alone)
+        said, home = words or labels.get(alone, alone), homes().get(target or alone, page)
+        return said if kind == "term" or home == page else f"[{said}]({home}.md)"
 
     def box(match: re.Match) -> str:
         _, kind, title, _, body = match.groups()
@@ -218,7 +249,7 @@ def listed(words: list[str]) -> str:
 
 def notebook(page: Path, pages: set[str]) -> nbformat.NotebookNode:
     """A page as a notebook without outputs."""
-    source = page.read_text("utf-8")
+    source = numbered(page.read_text("utf-8"))
     labels, cells = named(source), []
     read = jupytext.reads(source, fmt="md:myst").cells
     hidden = [(c.source, "remove-cell" in c.metadata.get("tags", [])) for c in read if is_code(c)]

@@ -84,6 +84,16 @@ def test_citations_and_claims_are_links(page):
     assert "claim [`axis-most`](https://ane-book.github.io/ane-book/claims.html#axis-most)" in said
 
 
+def test_references_to_other_pages_are_links_and_footnotes_are_numbers(page):
+    text = (
+        "{ref}`why <wired-bytes>`[^b] {ref}`there <here>`[^a]\n\n(here)=\n\n[^a]: A.\n[^b]: `[^c]`."
+    )
+    said = words(page(text))
+    assert "[why](https://github.com/ane-book/ane-book/blob/main/book/from-a-layer-to-" in said
+    assert "<sup>1</sup> there<sup>2</sup>" in said
+    assert said.endswith("<sup>2</sup> A.\n\n<sup>1</sup> `[^c]`.")
+
+
 def test_the_first_cell_says_what_to_install(page):
     first = to_notebooks.notebook(page(""), {"small"}).cells[0].source
     title, _, said = first.partition("\n\n")
