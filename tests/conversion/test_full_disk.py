@@ -76,7 +76,7 @@ class TestFullDisk:
                 filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - 20_000))
 
         convert = partial(ane_book.convert, str(folder), context=32, prefill=8)
-        with pytest.raises(OutOfSpace, match="took no more after step 3 of 6; make room"):
+        with pytest.raises(OutOfSpace, match="took no more after step [3-5] of 6; make room"):
             convert(out=small_disk / "b", **CUT, progress=fill)
         filler.unlink()
         self.check(folder, small_disk / "b", expected)
