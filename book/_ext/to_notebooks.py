@@ -239,7 +239,7 @@ def how_to_run(code: str) -> str:
     )
     said = f"> To run this notebook, [install]({INSTALL}) {ours} from the book's repository"
     said += f", and {others} from PyPI."
-    return f"{said} {WEIGHTS}" if "smollm2" in code.lower() else said
+    return f"{said} {WEIGHTS}" if "smollm2-135m" in code.lower() else said
 
 
 def listed(words: list[str]) -> str:
