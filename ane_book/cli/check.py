@@ -88,8 +88,7 @@ def check(
         keep(bundle, "L0", laws_level(report))
         if held is not None:
             keep(bundle, "L1", held.level())
-    laws_text = report.text(width(), why)
-    show(lambda: _json(report, texts, held), lambda: _text(laws_text, texts, held), as_json)
+    show(lambda: _json(report, texts, held), lambda: _text(report, why, texts, held), as_json)
     if github:
         lines = [*report.annotations(), *_annotations(path, texts, held)]
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
@@ -105,13 +104,14 @@ def _fails(texts: "list[TextFinding]", level: "Severity") -> bool:
     return any(SEVERITIES.index(one.severity) <= SEVERITIES.index(level) for one in texts)
 
 
-def _text(laws: str, texts: "list[TextFinding]", held: "Parity | None") -> str:
+def _text(report: "LawReport", why: bool, texts: "list[TextFinding]", held: "Parity | None") -> str:
     from mlprogram.ane.laws.report import counted
 
     wrapped = [
         fill(printable(str(finding)), width(), subsequent_indent="    ", break_long_words=False)
         for finding in texts
     ]
+    laws = report.text(width(), why)
     if texts:
         laws += f"; {counted(finding.severity for finding in texts)} in the text side"
     return "\n\n".join([*wrapped, laws, *([] if held is None else [printable(str(held))])])

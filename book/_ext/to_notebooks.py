@@ -3,11 +3,12 @@
     python book/_ext/to_notebooks.py             # all pages that have code
     python book/_ext/to_notebooks.py --values    # after `make book`: record its numbers first
 
-What MyST gives a page is put into plain Markdown: boxes become quotations, terms
-their words, footnotes numbers, references and links to pages links to notebooks, citations and
-claims links to what they name. A number that the build fills in (`glue`) is the one in
-notebooks/values.json, as the last recorded build showed it, so that every machine writes the same
-notebooks. What a page includes of a file is put in; page_code.py says what code a notebook has.
+What MyST gives a page is put into plain Markdown. Boxes become quotations, terms become their
+words, and footnotes become numbers. References and links to pages become links to notebooks;
+citations and claims become links to what they name. A number that the build fills in (`glue`) is
+the one in notebooks/values.json, as the last recorded build showed it, so that every machine writes
+the same notebooks. What a page includes of a file is put in; page_code.py says what code a notebook
+has.
 """
 
 import argparse
@@ -180,10 +181,10 @@ def plain(text: str, page: str, labels: dict[str, str], pages: set[str]) -> str:
         try:
             return values()[page][match[1]]
         except KeyError:
-            said = (
+            raise SystemExit(
                 f"book/{page}.md: notebooks/values.json has no `{match[1]}`: run `make book`, then "
-            )
-            raise SystemExit(f"{said}`python book/_ext/to_notebooks.py --values`") from None
+                "`python book/_ext/to_notebooks.py --values`"
+            ) from None
 
     def role(match: re.Match) -> str:
         kind, words, target, alone = match.groups()

@@ -1,10 +1,9 @@
 """A cell that a reader sees uses no name that only cells out of sight define."""
 
-from collections.abc import Iterator
 from pathlib import Path
-import symtable
 
 import jupytext
+from page_code import Code, names
 import pytest
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
@@ -12,31 +11,15 @@ PAGES = sorted(p for p in BOOK.glob("*.md") if "\nkernelspec:" in p.read_text("u
 OUT_OF_SIGHT = {"remove-cell", "remove-input"}
 
 
-def tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    yield table
-    for child in table.get_children():
-        yield from tables(child)
-
-
-def names(code: str) -> tuple[set[str], set[str]]:
-    """The names of the notebook that a cell uses without having made them, and those it makes."""
-    top, *inner = tables(symtable.symtable(code, "cell", "exec"))
-    made = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
-    used = {s.get_name() for s in top.get_symbols() if s.is_referenced()}
-    used |= {s.get_name() for t in inner for s in t.get_symbols() if s.is_global()}
-    return used - made, made
-
-
 def used_but_hidden(cells: list[tuple[str, set[str]]]) -> list[str]:
     """Names that cells in sight use, of which only cells out of sight before them have any."""
     seen, hidden, found = set(), set(), []
     for code, tags in cells:
-        lines = [] if code.startswith("%%") else code.splitlines()
-        used, made = names("\n".join(line for line in lines if line[:1] not in ("%", "!")))
+        made, read = names(Code(code, hidden=False).tree)
         if tags & OUT_OF_SIGHT:
             hidden |= made
         else:
-            found += sorted((used & hidden) - seen)
+            found += sorted((read & hidden) - made - seen)
             seen |= made
     return found
 

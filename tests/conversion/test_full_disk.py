@@ -73,10 +73,10 @@ class TestFullDisk:
 
         def fill(description: str, done: int, total: int) -> None:
             if description.startswith("layer 1") and not filler.exists():
-                filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - 20_000))
+                filler.write_bytes(bytes(shutil.disk_usage(small_disk).free))
 
         convert = partial(ane_book.convert, str(folder), context=32, prefill=8)
-        with pytest.raises(OutOfSpace, match="took no more after step [3-5] of 6; make room"):
+        with pytest.raises(OutOfSpace, match="took no more after step 3 of 6; make room"):
             convert(out=small_disk / "b", **CUT, progress=fill)
         filler.unlink()
         self.check(folder, small_disk / "b", expected)
