@@ -95,7 +95,7 @@ def test_bytes_of_a_token_are_those_of_the_models_cache(label, model):
     assert ROWS[label] == [product, f"{bytes_ / 1e3:.1f} MB", f"{ms:.0f} ms"]
 
 
-@pytest.mark.parametrize(("column", "machine"), enumerate((M5_PRO, M4, PHONE)))
+@pytest.mark.parametrize(("column", "machine"), [*enumerate((M5_PRO, M4, PHONE))])
 def test_a_machines_column_adds_up(column, machine):
     found = machine.seconds()
     for name, seconds in found.items():
