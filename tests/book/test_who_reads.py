@@ -114,6 +114,7 @@ def test_speeds_are_the_sources():
     assert says("prefill-gpu", "385 tokens/s of 512 by llama.cpp in Q4_K_M")
     assert says("prefill-gpu", "iPhone 17 Pro", "4.0 s (671 tokens/s)", "5.2 s (514)")
     assert says("decode-gpu", "iPhone 17 Pro", "26.3 and 18.0 after 666", "11.6 and 14.6")
+    assert says("decode-gpu", "iPhone 17 Pro", "3.2 and 4.0 GB")
     assert says("decode-gpu", "M4 Max", "180.7", "531.1")
     assert says("energy-gpu", "M4 Max", "0.48 J", "0.24 J by MLX")
     assert says("decode-phone", "Qwen3.5-2B 27.9 and 61.2", "both on iOS 26.4.2")
@@ -121,19 +122,19 @@ def test_speeds_are_the_sources():
     assert claims.find("prefill-handed-over").value == 12 + 9 + 6
 
 
-PAYS = ROWS["the hand-over pays"]
+PAYS, WHO = ROWS["the hand-over pays"], ROWS["reads; writes"]
 
 
 def test_where_the_engine_reads_more_slowly_no_length_helps():
-    assert M5_PRO.saved() < 0 and PAYS[0] == "never"
+    assert M5_PRO.saved() < 0 and PAYS[0] == "never" and WHO[0] == "GPU; GPU"
     assert M5_PRO.reads[0] < M5_PRO.reads[1] / 3
 
 
 def test_the_m4_breaks_even_at_a_length():
     f, h = (2 * each / (1e9 * GB_S) for each in (M4.fixed, M4.token))
-    assert f"f = {f:.2f} s, and h = {1e3 * h:.3f} ms" in SECTION
+    assert f"f = {f:.2f} s. The other eight layers make h = {1e3 * h:.3f} ms" in SECTION
     assert PAYS[1] == f"from {f / (M4.saved() - h):.0f} tokens on"
-    assert f"{M4.gained()} on the M4" in SECTION
+    assert f"{M4.gained()} on the M4" in SECTION and WHO[1] == "engine; GPU"
 
 
 def test_the_phone_breaks_even_at_a_rate_and_at_an_answer():
@@ -142,7 +143,8 @@ def test_the_phone_breaks_even_at_a_rate_and_at_an_answer():
     answer = PHONE.seconds()["written and read"] / (1 / slow - 1 / fast)
     assert f"from {answer:.0f} tokens of answer on" in SECTION
     assert f"{PHONE.gained()} on the phone" in SECTION
-    assert 0.97 + 100 / 26.3 < 1.09 + 100 / 18.0  # after 666 tokens: the engine alone
+    assert WHO[2] == "engine; GPU (a short text: engine; engine)"
+    assert 0.97 + 100 / 26.3 < 1.09 + 100 / 18.0  # after 666 tokens
 
 
 @needs_site
