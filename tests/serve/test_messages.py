@@ -7,26 +7,24 @@ import json
 from pathlib import Path
 import re
 
-from _gates import Held, bare
+from _long import long_but
 from _message_agents import AGENTS
-from _patience import HANGING, until
+from _messages import ASK, BOTH, HELLO, MESSAGES, create
+from _patience import HANGING
 from _scripted import scripted, talking
-from _serving import served, serving
+from _serving import serving
 from _tool_templates import TOOL_TEMPLATES, written
 from ane_book.runtime import Session
-from ane_serve.app import create_app
-from ane_serve.keys import Key
-from ane_serve.pool import bundle_model
-from ane_serve.tools.tools import tool_form
+from ane_serve.api.messages import OfferedTool
+from ane_serve.tools.loose import loosened
+from ane_serve.tools.tools import Calling, tool_form
 import anthropic
 from anthropic.types import RawMessageStreamEvent
 import httpx
+import llguidance
 from pydantic import TypeAdapter
 import pytest
 
-MESSAGES = "/v1/messages"
-ASK = [{"role": "user", "content": "Hello"}]
-HELLO = {"model": "talker", "system": "Be kind.", "messages": ASK, "temperature": 0}
 TOLD = [{"role": "system", "content": "Be kind."}, *ASK]
 QWEN = TOOL_TEMPLATES["qwen2.5"]
 TURNS = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
@@ -54,7 +52,7 @@ def says(prompt: str) -> str:
         return call(("attempt_completion", {"result": "Done."})) if "attempt_" in prompt else "Red."
     for name, key in (("Read", "file_path"), ("read_file", "path"), ("read", "filePath")):
         if f'"name": "{name}"' in prompt:
-            said = "" if name == "read_file" else "I read it.\n"  # of which a call has to come
+            said = "" if name == "read_file" else "I read it.\n"  # Cline requires a call
             return said + call((name, {key: "/work/a.txt"}))
     return "Hello."
 
@@ -78,23 +76,6 @@ def client(address):
 @pytest.fixture(scope="module")
 def session(talker):
     return Session(talker, precision="fp32")
-
-
-def create(client, stream: bool = False, **asked):
-    """The message, whole or put together by the client from a stream.
-
-    The client has no arguments for sampling any more; the API has.
-    """
-    asked = {"max_tokens": 400, "messages": ASK, "temperature": 0} | asked
-    own = {name: asked.pop(name) for name in ("temperature", "top_k", "top_p") if name in asked}
-    asked["extra_body"] = own
-    if not stream:
-        return client.messages.create(**asked)
-    with client.messages.stream(**asked) as events:
-        return events.get_final_message()
-
-
-BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
 @BOTH
@@ -248,7 +229,7 @@ def worked(folder: Path, name: str, given: dict) -> str:
     return "ok"
 
 
-@BOTH
+@pytest.mark.parametrize("stream", long_but([False, True], True), ids=["whole", "stream"])
 @pytest.mark.parametrize("task", range(len(TASKS)), ids=[task[0] for task in TASKS])
 def test_an_agent_does_its_task(client, tmp_path, task, stream):
     """The agent does what it is asked for and sends back what it got, until it is told the end."""
@@ -325,6 +306,38 @@ def test_a_call_that_is_cut_has_what_is_whole(client, stream):
 
 # --- agents
 
+OFFERED = {tool["name"]: tool for _, bodies in AGENTS.values() for body in bodies
+           for tool in body.get("tools", ())}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", TOOL_TEMPLATES)
+def test_what_agents_offer_is_held_to_in_every_form(family):
+    form, vocabulary = tool_form(TOOL_TEMPLATES[family]), llguidance.LLTokenizer("byte")
+    for tool in OFFERED.values():
+        grammar = form.grammar([loosened(OfferedTool(**tool).tool())], Calling())
+        assert llguidance.LLMatcher(vocabulary, grammar).get_error() == "", tool["name"]
+
+
+def test_a_strict_tool_is_held_to_all_of_its_schema_or_refused(client):
+    asked = {"model": "agent", "tools": [OFFERED["AskUserQuestion"] | {"strict": True}]}
+    with pytest.raises(anthropic.BadRequestError, match="propertyNames"):
+        create(client, **asked)
+
+
+def test_a_schema_that_is_loosened():
+    text, many = {"type": "string", "format": "date", "pattern": "2.*"}, {"minimum": 1}
+    properties = {"format": text, "n": {"oneOf": [many | {"multipleOf": 2}, {"$ref": "#/$defs/a"}]},
+                  "list": {"type": "array", "items": text, "uniqueItems": True}}  # fmt: skip
+    schema = {"type": "object", "properties": properties, "$defs": {"a": text}, "minProperties": 1}
+    bare = {"type": "string"}
+    assert loosened({"function": {"parameters": schema}})["function"]["parameters"] == {
+        "type": "object",
+        "properties": {"format": bare, "n": {"anyOf": [many, {"$ref": "#/$defs/a"}]},
+                       "list": {"type": "array", "items": bare}},
+        "$defs": {"a": bare},
+    }  # fmt: skip
+
+
 REQUESTS = [pytest.param(body, id=f"{name}-{i}") for name, (_, bodies) in AGENTS.items()
             for i, body in enumerate(bodies)]  # fmt: skip
 EVENT = TypeAdapter(RawMessageStreamEvent)
@@ -361,145 +374,3 @@ def test_an_agents_request_is_answered(address, body):
     path = f"{address}{MESSAGES}/count_tokens"
     counted = httpx.post(path, json={"model": "agent", **count}, **how).json()
     assert counted.keys() == {"input_tokens"} and counted["input_tokens"] > 20
-
-
-# --- refusals
-
-
-def block(**fields) -> dict:
-    return {"messages": [{"role": "user", "content": [fields]}]}
-
-
-def answered(**fields) -> dict:
-    return {"messages": [*ASK, {"role": "assistant", "content": [fields]}, *ASK]}
-
-
-IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
-REFUSALS = [
-    (block(**IMAGE), "messages.0.content.0 is of type 'image', which is not served here; text"),
-    (block(type="tool_result", tool_use_id="a", content=[IMAGE]), "content.0 is of type 'image'"),
-    (block(type="document", source={"type": "file", "file_id": "f"}), "is of type 'document'"),
-    (block(type="container_upload", file_id="f"), "is of type 'container_upload'"),
-    (block(type="search_result", content=[]), "is of type 'search_result'"),
-    (answered(type="thinking", thinking="A", signature="sig"), "has a signature, which is not"),
-    (answered(type="redacted_thinking", data="A"), "is of type 'redacted_thinking'"),
-    (answered(type="server_tool_use", id="a", name="b", input={}), "type 'server_tool_use'"),
-    (answered(type="tool_use", id="a", name="b", input="c"), "tool_use.input has to be an object"),
-    (answered(type="tool_use", id="a", input={}), "tool_use.name is missing"),
-    (block(type="tool_use", id="a", name="b", input={}), "role user, which says no tool_use"),
-    (block(type="text", text=3), "messages.0.content has to be a text, or a list"),
-    (block(text="A"), "messages.0.content.0 is of type None"),
-    ({"messages": [{"role": "poet", "content": "A"}]}, "has to be 'user', 'assistant' or 'system'"),
-    ({"messages": []}, "messages has to have at least 1 item"),
-    ({"messages": [*ASK, {"role": "assistant", "content": "A"}]}, "no prefill"),
-    ({"messages": [{"role": "user", "content": "x" * 200}]}, "must fit the context of 128 tokens"),
-    ({"max_tokens": None}, "max_tokens is missing"),
-    ({"max_tokens": 0}, "max_tokens has to be"),
-    ({"temperature": 1.5}, "temperature has to be less than or equal to 1"),
-    ({"top_k": -1}, "top_k has to be"),
-    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "'web_search_20250305'"),
-    ({"tools": [{"name": "f"}]}, "tools.0.input_schema is missing"),
-    ({"tools": [{"name": "f", "input_schema": {}, "defer_loading": True}]}, "has defer_loading"),
-    ({"tool_choice": {"type": "tool", "name": "f"}}, "a tool that tools does not have"),
-    ({"mcp_servers": [{"type": "url"}]}, "mcp_servers is not served here"),
-    ({"container": "c"}, "container is not served here"),
-    ({"service_tier": "priority"}, "service_tier is not served here"),
-    ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "clear_thinking alone"),
-    ({"thinking": {"type": "much"}}, "thinking.type has to be 'enabled'"),
-    ({"colour": "red"}, "Unrecognized request argument supplied: colour"),
-]
-
-
-@pytest.mark.parametrize(("change", "says"), REFUSALS, ids=[says for _, says in REFUSALS])
-def test_a_refusal_names_what_is_wrong(client, change, says):
-    body = {"model": "talker", "messages": ASK, "max_tokens": 2} | change
-    with pytest.raises(anthropic.BadRequestError) as raised:
-        client.post(MESSAGES, body=body, cast_to=object)
-    error = raised.value
-    assert error.type == "invalid_request_error" and error.request_id
-    assert says in error.body["error"]["message"]
-    assert error.body.keys() == {"type", "error"} and error.body["type"] == "error"
-
-
-class TestErrors:
-    def test_what_is_not_there(self, client):
-        for ask in (
-            lambda: create(client, model="claude"),
-            client.messages.batches.list,
-            lambda: client.messages.batches.create(requests=[]),
-            lambda: client.messages.batches.results("msgbatch_1"),
-        ):
-            with pytest.raises(anthropic.NotFoundError, match=r"does not exist|not served") as it:
-                ask()
-            assert it.value.type == "not_found_error"
-
-    def test_keys_their_limits_and_sizes(self, models):
-        keys = [Key("a", "sesame"), Key("b", "barley", minute=1)]
-        with serving(*models, keys=keys, body=4096) as address:
-
-            def ask(length=1, **how):
-                with anthropic.Anthropic(base_url=address, max_retries=0, **how) as client:
-                    messages = [{"role": "user", "content": length * "x"}]
-                    create(client, model="talker", messages=messages, max_tokens=1)
-
-            ask(api_key="sesame")
-            ask(auth_token="sesame")
-            for how in ({"api_key": "sesam"}, {"auth_token": "sesam"}):
-                with pytest.raises(anthropic.AuthenticationError) as raised:
-                    ask(**how)
-                assert raised.value.type == "authentication_error"
-            with pytest.raises(anthropic.ContentTooLargeError, match="at most 4,096 bytes") as it:
-                ask(5000, api_key="sesame")
-            assert it.value.type == "request_too_large"
-            ask(api_key="barley")
-            with pytest.raises(anthropic.RateLimitError) as limited:
-                ask(api_key="barley")
-            assert limited.value.type == "rate_limit_error"
-            assert int(limited.value.response.headers["retry-after"]) > 0
-
-    def test_a_busy_server_is_overloaded(self, models):
-        with (
-            serving(*models, waiting=0) as address,
-            anthropic.Anthropic(base_url=address, api_key="none", max_retries=0) as client,
-            pytest.raises(anthropic.OverloadedError, match="as many as may") as raised,
-        ):
-            create(client, **HELLO)
-        assert raised.value.type == "overloaded_error"
-
-    @BOTH
-    def test_a_failure_is_told_in_the_middle_of_a_stream_too(self, talker, stream):
-        """The engine lets eight calls pass, then none within the time."""
-        held = Held(bundle_model(talker, "talker"))
-        for seconds in (1, 4, 16, 64):  # a busy machine may not have begun by then
-            held.hold()
-            app = create_app([held.model], seconds=seconds)
-            with served(app) as address:
-                held.let(8 if stream else 1)
-                body = HELLO | {"max_tokens": 64, "stream": stream}
-                found = httpx.post(address + MESSAGES, json=body, timeout=HANGING)
-                held.let()
-                until(lambda jobs=app.state.jobs: not jobs.running)
-            if not stream or "content_block_delta" in found.text:
-                break
-        *_, last = found.text.strip().split("\n")
-        error = json.loads(last.removeprefix("data: "))
-        assert error["error"]["type"] == "timeout_error"
-        assert f"within {seconds} s" in error["error"]["message"]
-        assert found.status_code == (200 if stream else 504)
-        assert "event: error" in found.text or not stream
-
-
-def test_a_client_that_vanishes_frees_the_engine_within_one_token(talker):
-    held = Held(bundle_model(talker, "talker"))
-    app = create_app([held.model])
-    body = HELLO | {"max_tokens": 64, "stream": True}
-    with served(app) as address:
-        with bare(address, body, path=MESSAGES) as client:
-            held.let(8)
-            while b"content_block_delta" not in client.recv(4096):
-                pass
-            until(lambda: held.calls == 8)
-        until(lambda: not app.state.jobs._running or app.state.jobs._running[0].left)
-        held.let()
-        until(lambda: not app.state.jobs.running)
-        assert held.calls <= 9

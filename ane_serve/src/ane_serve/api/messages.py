@@ -62,7 +62,7 @@ class _Block(Closed):
         return {k: v for k, v in given.items() if k not in aside and v is not None}
 
 
-class TextBlock(_Block):
+class TextContent(_Block):
     """A text."""
 
     type: Literal["text"]
@@ -74,10 +74,10 @@ class TextBlock(_Block):
         return super()._asked(given)
 
 
-TextBlocks = Annotated[list[TextBlock], Field(fail_fast=True), BeforeValidator(_blocks)]
+TextContents = Annotated[list[TextContent], Field(fail_fast=True), BeforeValidator(_blocks)]
 
 
-class ThinkingBlock(_Block):
+class ThinkingContent(_Block):
     """What an earlier answer thought; templates leave it out."""
 
     type: Literal["thinking"]
@@ -85,7 +85,7 @@ class ThinkingBlock(_Block):
     signature: str = Field("", description="Empty, as in answers of this server.")
 
     @model_validator(mode="after")
-    def _unsigned(self) -> "ThinkingBlock":
+    def _unsigned(self) -> "ThinkingContent":
         if self.signature:
             raise ValueError("has a signature, which is not served here; leave the block out")
         return self
@@ -110,7 +110,7 @@ class ToolResult(_Block):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: TextBlocks = Field([], description="Blocks of text, or a text.")
+    content: TextContents = Field([], description="Blocks of text, or a text.")
     is_error: bool = Field(False, description="Taken, and nothing is done.")
 
 
@@ -120,7 +120,7 @@ def _served(given: Any) -> Any:
 
 
 Block = Annotated[
-    Annotated[TextBlock | ThinkingBlock | ToolUse | ToolResult, Field(discriminator="type")],
+    Annotated[TextContent | ThinkingContent | ToolUse | ToolResult, Field(discriminator="type")],
     BeforeValidator(_served),
 ]
 
@@ -168,7 +168,7 @@ class OfferedTool(Closed):
         return {"type": "function", "function": function | described}
 
 
-class Choice(Closed):
+class ToolChoosing(Closed):
     """Whether a tool has to be called."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -182,7 +182,7 @@ class Choice(Closed):
         return "required" if self.type == "any" else self.type
 
 
-class Thinking(Closed):
+class ThinkingConfig(Closed):
     """Whether the model is to think."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
@@ -209,10 +209,10 @@ class CountTokens(Closed):
 
     model: str | None = Field(None, description="A model's name; without it the first one.")
     messages: Annotated[list[Message], Field(fail_fast=True)] = Field(min_length=1)
-    system: TextBlocks = Field([], description="The system prompt: blocks of text, or a text.")
+    system: TextContents = Field([], description="The system prompt: blocks of text, or a text.")
     tools: Annotated[list[OfferedTool], Field(fail_fast=True, max_length=MOST_TOOLS)] = Field([])
-    tool_choice: Choice | None = None
-    thinking: Thinking | None = None
+    tool_choice: ToolChoosing | None = None
+    thinking: ThinkingConfig | None = None
     output_config: OutputConfig = Field(default_factory=OutputConfig)
 
     @classmethod
@@ -298,7 +298,7 @@ def _drops_thoughts_alone(management: Any) -> bool:
     return all(str(kind).startswith("clear_thinking_") for kind in kinds)
 
 
-def _joined(blocks: Sequence[TextBlock]) -> str:
+def _joined(blocks: Sequence[TextContent]) -> str:
     return "\n".join(block.text for block in blocks)
 
 
@@ -314,7 +314,7 @@ def _tell(message: Message, told: list[dict]) -> None:
         if isinstance(block, ToolResult):
             result = {"role": "tool", "tool_call_id": block.tool_use_id}
             told.append(result | {"content": _joined(block.content)})
-        elif not isinstance(block, ThinkingBlock):
+        elif not isinstance(block, ThinkingContent):
             if not told or told[-1]["role"] != role:
                 told.append({"role": role, "content": None})
             turn = told[-1]
