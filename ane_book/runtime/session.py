@@ -395,6 +395,7 @@ class Session(BundleText):
                 calls=calls,
                 drafted=drafted,
                 accepted=accepted,
+                stop=answer.stop,
             )
 
 

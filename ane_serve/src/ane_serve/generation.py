@@ -10,7 +10,7 @@ Letters: T tokens of a prefill call.
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ane_book.errors import InvalidInput
@@ -22,6 +22,7 @@ from ane_book.text.chat import Messages
 from ane_serve.markers import kept_apart
 from ane_serve.splitting import Part, Splitting
 from ane_serve.tools.calls import CallPart
+from ane_serve.tools.loose import loosened
 from ane_serve.tools.tools import Calling, cut_call, tool_form
 
 
@@ -31,7 +32,8 @@ class Ask:
 
     prompts: texts, conversations, or token ids. system: of a text. plain: no chat template.
     sampling: fields of `options.Sampling`, but for the seed, of which the i-th answer has seed + i.
-    effort: how much the model is to think.
+    effort: how much the model is to think. lenient: what this model cannot be held to of that, and
+    of the schemas of tools, is left out.
     tools, choice: what the answers may call, and whether they have to. parts: split the answers
     into thoughts, text and calls (`ane_serve.splitting`).
     """
@@ -43,6 +45,7 @@ class Ask:
     system: str | None = None
     plain: bool = False
     effort: str | None = None
+    lenient: bool = False
     tools: Sequence[dict] = ()
     choice: Calling = field(default_factory=Calling)
     parts: bool = False
@@ -119,6 +122,7 @@ class ServedSession:
         """A prompt's token ids."""
         if isinstance(prompt, list) and isinstance(prompt[0], int):
             return prompt
+        ask = self._heeded(ask)
         literal = (lambda value: value) if ask.plain else self.session.literal
         read = literal(list(ask.tools)) if ask.tools and self._form.read else None
         if isinstance(prompt, str):
@@ -138,6 +142,15 @@ class ServedSession:
         if not ids:
             raise InvalidInput("the prompt is empty; give at least one character")
         return ids
+
+    def _heeded(self, ask: Ask) -> Ask:
+        """A lenient request without an effort that this model's template has no switch for."""
+        if ask.lenient and ask.effort not in (None, "none"):
+            try:
+                self.session.encode("Hi", effort=ask.effort)
+            except InvalidInput:
+                return replace(ask, effort=None)
+        return ask
 
     def _encoded(self, ask: Ask, *told: Any) -> list[int]:
         """The token ids of a prompt, a system prompt and tools. Where their texts become other
@@ -166,7 +179,8 @@ class ServedSession:
             return ask.sampling | {"shown": tuple(special)}
         special |= self._form.special(known)
         first = None if self.session.thinks(ids) else tags  # the prompt may have opened a thought
-        grammar = self._form.grammar(ask.tools, ask.choice, special, first)
+        tools = [*map(loosened, ask.tools)] if ask.lenient else ask.tools
+        grammar = self._form.grammar(tools, ask.choice, special, first)
         return ask.sampling | {"grammar": grammar, "shown": tuple(special)}
 
     def splitting(self, ask: Ask, ids: list[int]) -> Splitting:

@@ -1,4 +1,4 @@
-"""`ane-book serve`: bundles behind OpenAI's API."""
+"""`ane-book serve`: bundles behind OpenAI's API and Anthropic's."""
 
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -91,7 +91,7 @@ def serve(
     precision: Precision = "fp16",
     backend: options.BackendName = "auto",
 ) -> None:
-    """Serve models to clients of OpenAI's API.
+    """Serve models to clients of OpenAI's API and of Anthropic's.
 
     Ctrl-C or SIGTERM finishes what runs; a second one ends at once.
     """
