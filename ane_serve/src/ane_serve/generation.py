@@ -237,8 +237,8 @@ class ServedSession:
     @property
     def _whose(self) -> Whose:
         backend = self.session.backend
-        how = backend.name, str(backend.dtype), getattr(backend, "precision", "")
-        return whose(self._key, self._seal, *how, __version__)
+        precision = f"{backend.dtype} {getattr(backend, 'precision', '')}"
+        return whose(self._key, self._seal, backend.name, precision, __version__)
 
 
 def answers(
