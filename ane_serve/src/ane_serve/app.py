@@ -22,6 +22,7 @@ from ane_serve.middleware import Middleware
 from ane_serve.page import add_page
 from ane_serve.pool import EMBEDDING, TEXT, Model, Pool
 from ane_serve.sending import Json, TextAnswer, TokensAnswer, VectorsAnswer
+from ane_serve.slots import Slots
 from fastapi import Body, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
@@ -69,6 +70,7 @@ class Service:
     def text(self, request: Request, model: Model, asked, ask: Ask, shape) -> Response:
         if self.texts:
             request.state.note.facts |= {"prompts": ask.prompts, "answers": shape.texts}
+        ask = replace(ask, key=request.state.note.facts.get("key"))
         job = Job(model, lambda served: answers(served, ask))
         return TextAnswer(self._doing, job, request.state.note, shape, asked)
 
@@ -165,6 +167,7 @@ def create_app(
     seconds: float = 600.0,
     body: int = BODY,
     texts: bool = False,
+    caches: Slots | None = None,
 ) -> FastAPI:
     """The application. `app.state.jobs` is its queue, to be closed before the server is stopped.
 
@@ -172,11 +175,11 @@ def create_app(
     once. key: the API key that clients must send. keys: others, with limits of their own. origins:
     sites whose web pages may ask. waiting: most requests in the queue. slots: requests at work at
     once. seconds: for a request, with its wait. body: most bytes of one. texts: write prompts and
-    answers into the log.
+    answers into the log. caches: of conversations, where they are kept.
 
     Raises InvalidInput.
     """
-    pool = Pool(models, memory)
+    pool = Pool(models, memory, caches)
     jobs = Jobs(pool, slots, waiting)
     app = FastAPI(
         title="ane-book", version=__version__, description=DESCRIPTION, docs_url=None,
