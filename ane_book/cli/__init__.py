@@ -25,7 +25,6 @@ from ane_book.cli.report import report_command
 from ane_book.cli.residency import place_command, residency_command
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.cli.vectors import embed
-from ane_book.errors import BY_LOGITS
 from mlprogram.cli import options as program_options
 from mlprogram.cli.commands import command_line, told_to_end
 from mlprogram.cli.diff import diff_command
@@ -157,8 +156,6 @@ COMMANDS: dict[str, Callable] = {
 }
 #: Commands and options that are gone, and what takes their place.
 GONE = {
-    "choose": BY_LOGITS,
-    "rerank": BY_LOGITS,
     "run --tokens": "session.generate(ids) in Python takes token ids",
     "chat --history": "no line that is typed is kept in a file",
     "chat --no-history": "no line that is typed is kept in a file",

@@ -94,11 +94,6 @@ class Conversation:
         word, _, rest = line.partition(" ")
         if word in ENDS:
             return False
-        if word in ("/save", "/load"):
-            raise InvalidInput(
-                f"{word} is gone: answers go to stdout, and session.stream(messages) in Python "
-                "goes on with a conversation"
-            )
         if word not in COMMANDS:
             raise InvalidInput(
                 f"no command {word!r}; /help lists them, and // begins a line that starts with /"
