@@ -92,28 +92,24 @@ def gather(
     for root in (Path(__file__).parents[2], Path(mlprogram.__file__).parent):
         for file in sorted(root.rglob("*.py")):
             digest.update(file.relative_to(root.parent).as_posix().encode() + file.read_bytes())
+    memory, (engine, why) = machine.memory_bytes(), machine.neural_engine()
+    version = machine.macos_version()  # and nothing else that is specific to this machine
+    name = f"macOS {version[0]}.{version[1]}" if version else platform.system()
     return Report(
         date=datetime.datetime.now(datetime.UTC).date(),
-        machine=_machine(),
+        machine=Machine(
+            chip=scrub(machine.chip()),
+            system=f"{name}, {platform.machine()}",
+            cores=machine.cores(),
+            memory_gb=round(memory / 1e9, 1) if memory else None,
+            neural_engine=engine,
+            why=why,
+        ),
         tools=versions(),
         library=digest.hexdigest(),
         units=settings.timed,
         subjects=subjects,
         experiments=found,
-    )
-
-
-def _machine() -> Machine:
-    memory, (engine, why) = machine.memory_bytes(), machine.neural_engine()
-    version = machine.macos_version()  # and nothing else that is specific to this machine
-    name = f"macOS {version[0]}.{version[1]}" if version else platform.system()
-    return Machine(
-        chip=scrub(machine.chip()),
-        system=f"{name}, {platform.machine()}",
-        cores=machine.cores(),
-        memory_gb=round(memory / 1e9, 1) if memory else None,
-        neural_engine=engine,
-        why=why,
     )
 
 

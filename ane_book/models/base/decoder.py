@@ -1,7 +1,4 @@
-"""The vocabulary head, and the state dicts of blocks, head and ends.
-
-Letters: see `ane_book.models.base`.
-"""
+"""The vocabulary head, and the state dicts of blocks, head and ends."""
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
