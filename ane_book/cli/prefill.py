@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ane_book.cli import options
 from ane_book.cli.absent import serving
@@ -14,9 +14,6 @@ from ane_book.cli.terminal import RECIPE
 from ane_book.errors import InvalidInput
 from mlprogram.cli.options import Precision
 import typer
-
-if TYPE_CHECKING:
-    from ane_book.runtime import Session
 
 PromptCacheFile = Annotated[
     Path | None,
@@ -70,8 +67,8 @@ def prefill_command(
 
 
 @contextmanager
-def kept_in(session: "Session", file: Path | None) -> Iterator[dict]:
-    """Go on from a file if it exists, and write it at the end; yields what streams are told."""
+def kept_in(session: Any, file: Path | None) -> Iterator[dict]:
+    """Have a `Session` go on from a file, if it exists, and write it; yields what streams take."""
     if file is None:
         yield {}
         return
