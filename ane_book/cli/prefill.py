@@ -47,7 +47,7 @@ def prefill_command(
     backend: options.BackendName = "auto",
     force: options.Force = False,
 ) -> None:
-    """Read a prompt, and write what the model keeps of it, for others to go on from.
+    """Read a prompt, and write its cache, which others go on from.
 
     The prompt's last token is not read: whoever writes the answer begins with it.
     """
