@@ -11,6 +11,7 @@ from typing import NamedTuple
 from _command import processes
 from _long import long_but
 from _tiny import TINY, greedy, prompt
+from _whole_decoder import Decoder
 import ane_book
 from ane_book.bundle import Bundle, Recipe
 from ane_book.conversion.plan import plan
@@ -21,7 +22,7 @@ from ane_book.conversion.write.decoder import lower_blocks, write_shard
 from ane_book.errors import InvalidBundle, InvalidInput, WeightsNotFound
 from ane_book.host import causal_mask
 from ane_book.models import DecoderConfig, read_config
-from ane_book.models.base.decoder import Decoder, block_weights
+from ane_book.models.base.decoder import block_weights
 from ane_book.runtime import Session
 from mlprogram import MLProgram
 from mlprogram.machine import parse_bytes
