@@ -391,6 +391,7 @@ class Session(BundleText):
                 calls=calls,
                 drafted=drafted,
                 accepted=accepted,
+                stop=answer.stop,
             )
 
 
