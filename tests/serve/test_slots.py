@@ -367,6 +367,7 @@ def metric(address: str, name: str, place: str) -> float:
 KEYS = [Key(name, f"{name}-secret") for name in ("red", "green", "blue")]
 SHOWN = [{"authorization": f"Bearer {key.key}"} for key in KEYS]
 RED = SHOWN[0]
+COUNT = r'"(?:cached|cache_read_input)_tokens":(\d+)'
 
 
 @pytest.fixture(scope="module")
@@ -432,13 +433,14 @@ class TestServer:
             CHAT: chat(f"In a chat, {said}"),
             "/v1/completions": {"model": "talker", "prompt": f"In a text, {said}"},
             "/v1/responses": {"input": f"As a response, {said}", "max_output_tokens": 4},
+            "/v1/messages": chat(f"As a message, {said}", model="talker"),
         }
         with serving(model, keys=KEYS, caches=slots) as address:
             for path, body in bodies.items():
                 cached = []
                 for shown in (*SHOWN, *SHOWN):
                     got = httpx.post(address + path, json=body, headers=shown, timeout=HANGING)
-                    cached += map(int, re.findall(r'"cached_tokens":(\d+)', got.text))
+                    cached += map(int, re.findall(COUNT, got.text))
                 assert cached == [0] * 3 + [2 * T] * 3
         folders = [path.name for path in (tmp_path / "kept").iterdir() if path.is_dir()]
         assert sorted(folders) == sorted(whose(key.name).folder for key in KEYS)
