@@ -28,13 +28,8 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from ane_book.bundle.manifest import Manifest
 from ane_book.errors import InvalidInput
-from ane_book.runtime.prompt_cache import (
-    KeptLayer,
-    LayerCache,
-    PromptCache,
-    check,
-    kept_layers,
-)
+from ane_book.layout import Rows
+from ane_book.runtime.prompt_cache import KeptLayer, LayerCache, PromptCache, kept_layers
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 from mlprogram.files import telling, written_whole
@@ -113,8 +108,13 @@ def write_sequence(
         )
     if not 1 <= streams <= MOST_STREAMS:
         raise InvalidInput(f"streams={streams}: there are from 1 to {MOST_STREAMS}")
-    check(cache, manifest, cache.made_of)
     n, kept = cache.position, kept_layers(manifest)
+    expected = [[_shape(layer, name, n) for name in ("keys", "values")] for layer in kept]
+    arrays = [[own.arrays.get(name) for name in ("keys", "values")] for own in cache.layers]
+    if [[np.shape(array) for array in own] for own in arrays] != expected:
+        raise InvalidInput(f"the cache is not one of {manifest.name}, whose manifest this is")
+    if len(cache.tokens) != n or not n:
+        raise InvalidInput(f"a cache of {n} tokens that names {len(cache.tokens)}")
     layers = {layer.number: own for layer, own in zip(kept, cache.layers, strict=True)}
     parts = _parts(kept, form, n)
     with telling(path, "name another file"), written_whole(path) as unfinished:
@@ -162,6 +162,14 @@ def _form(manifest: Manifest) -> Form:
             f"has them; those of {', '.join(FORMS)} are"
         )
     return FORMS[name]
+
+
+def _shape(layer: KeptLayer, name: str, n: int) -> tuple[int, int, int]:
+    """(K, rows, D) of a layer's keys or values after n tokens."""
+    kind = layer.places[name][0].store.kind
+    assert isinstance(kind, Rows), "all layers of FORMS are attention"
+    D = len(layer.order("keys")) or kind.size
+    return kind.heads * kind.size // D, layer.rows(n), D
 
 
 def _parts(layers: Sequence[KeptLayer], form: Form, n: int) -> list[list[KeptLayer]]:
@@ -354,7 +362,7 @@ def _read_stream(
     arrays: dict[int, dict[str, np.ndarray]] = {layer.number: {} for layer in part}
     for name in ("keys", "values"):
         for layer in part:
-            shape, place = layer.shapes(n)[name], f"layer {layer.number}: {name}"
+            shape, place = _shape(layer, name, n), f"layer {layer.number}: {name}"
             flat = transposed == 1 and name == "values"
             rows = _read_rows(reader, shape, name, flat, place)[order]
             if not np.isfinite(rows).all():
