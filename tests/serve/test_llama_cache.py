@@ -62,7 +62,9 @@ SMALL = {
 }
 LENGTHS = (1, 63, 64, 65, 500)
 NEW = 64
-ROUNDING = {"f32": 1e-5, "f16": 1e-3, "q8_0": 2e-2}  # of the largest number
+ROUNDING = {"f16": 1e-3, "q8_0": 2e-2}  # of the largest number
+#: Of what layers make of those before them; flash attention of llama.cpp sums in half precision.
+ADDED_UP = {"f32": 5e-3, "f16": 5e-3, "q8_0": 5e-2}
 
 
 @pytest.fixture(scope="module")
@@ -432,9 +434,10 @@ def test_each_goes_on_from_the_other(both, family):
 def test_forms_of_the_cache(both, family, kv, flash):
     if kv == "q8_0" and not flash:
         pytest.skip("llama.cpp has no 8-bit values without flash attention")
-    one = both(family, {"head_dim": 64}, kv=kv, flash=flash, streams=3 if kv == "f16" else 1)
+    heads = {"head_dim": 64} | ({"query_pre_attn_scalar": 64} if "gemma" in family else {})
+    one = both(family, heads, kv=kv, flash=flash, streams=3 if kv == "f16" else 1)
     one.read([prompt(n) for n in (65, 300)])
-    least = ROUNDING[kv]
+    least = ADDED_UP[kv]
     for i, went in enumerate(one.llama_goes_on(one.ours)):
         close(read_sequence(one.theirs[i], one.manifest), one.caches[i], least)
         assert farthest(np.load(went["logits"])[0], one.said[i][1][1]) < least

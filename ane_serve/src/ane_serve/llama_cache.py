@@ -42,7 +42,7 @@ PACKED = [-1, 1]  # how llama-server's tokens begin: no token, then the version 
 
 KVType = Literal["f32", "f16", "q8_0"]
 TYPES: dict[int, KVType] = {0: "f32", 1: "f16", 8: "q8_0"}
-FLOATS = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2")}
+FLOATS: dict[str, np.dtype] = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2")}
 
 
 class Form(NamedTuple):
@@ -109,9 +109,9 @@ def write_sequence(
     if not 1 <= streams <= MOST_STREAMS:
         raise InvalidInput(f"streams={streams}: there are from 1 to {MOST_STREAMS}")
     n, kept = cache.position, kept_layers(manifest)
-    expected = [[_shape(layer, name, n) for name in ("keys", "values")] for layer in kept]
-    arrays = [[own.arrays.get(name) for name in ("keys", "values")] for own in cache.layers]
-    if [[np.shape(array) for array in own] for own in arrays] != expected:
+    expected = [{name: _shape(layer, name, n) for name in layer.places} for layer in kept]
+    found = [{name: array.shape for name, array in own.arrays.items()} for own in cache.layers]
+    if found != expected:
         raise InvalidInput(f"the cache is not one of {manifest.name}, whose manifest this is")
     if len(cache.tokens) != n or not n:
         raise InvalidInput(f"a cache of {n} tokens that names {len(cache.tokens)}")
@@ -168,7 +168,8 @@ def _shape(layer: KeptLayer, name: str, n: int) -> tuple[int, int, int]:
     """(K, rows, D) of a layer's keys or values after n tokens."""
     kind = layer.places[name][0].store.kind
     assert isinstance(kind, Rows), "all layers of FORMS are attention"
-    D = len(layer.order("keys")) or kind.size
+    order = layer.order("keys")
+    D = order.size if isinstance(order, np.ndarray) and order.size else kind.size
     return kind.heads * kind.size // D, layer.rows(n), D
 
 
