@@ -79,8 +79,8 @@ def check_form(manifest: Manifest, form: str) -> None:
             raise InvalidInput(f"mlx-lm does not rotate {family} models by {kind:.40} scaling")
         if kind == "yarn":
             read = {name: own for name, own in scaling.items() if name not in UNREAD}
-            pair = [own.tables(np.ones(1)) for own in (table, replace(table, scaling=read))]
-            if not np.allclose(*pair):
+            theirs = replace(table, scaling=read)
+            if not np.allclose(table.tables(np.ones(1)), theirs.tables(np.ones(1))):
                 raise InvalidInput(f"mlx-lm leaves out {' and '.join(UNREAD)} of YaRN")
         if kind == "longrope" and manifest.context <= scaling["original_max_position_embeddings"]:
             raise InvalidInput(
