@@ -134,18 +134,16 @@ class Answer:
         self.tokens.append(token)
         ended = token in self._ends
         piece = self._text.finish() if ended else self._text.add(token)
-        if ended or self._text.stopped or self._repeats():
+        n, tokens = self._repeat or 0, self.tokens
+        repeats = 0 < 2 * n <= len(tokens) and any(
+            tokens[i : i + n] == tokens[-n:] for i in range(len(tokens) - n)
+        )
+        if ended or self._text.stopped or repeats:
             self.reason = "stop"
         elif len(self.tokens) == self._most:
             self.reason = "length"
         self._pieces.append(piece)
         return piece
-
-    def _repeats(self) -> bool:
-        n, tokens = self._repeat, self.tokens
-        if n is None or len(tokens) < 2 * n:
-            return False
-        return any(tokens[i : i + n] == tokens[-n:] for i in range(len(tokens) - n))
 
     def finish(self) -> str:
         """The text that was still held back."""
