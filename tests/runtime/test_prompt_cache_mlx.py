@@ -23,7 +23,7 @@ FAMILIES = (
 #: How bundles keep the same cache.
 FORMS = {
     "state": {"kv": "state"},
-    "host, packages": {"kv": "host", "shard_limit": 150_000},
+    "host, packages": {"kv": "host", "shard_limit": 250_000},
     "apple, state, tiers": {"kv": "state", "form": "apple", "tiers": (128, 256)},
     "apple, host, verify": {"kv": "host", "form": "apple", "verify": 4},
 }
@@ -97,6 +97,7 @@ def test_the_answer_is_the_same_whoever_read_the_prompt(
     np.testing.assert_allclose(again.decode(short[-1]), session.prefill(short), atol=1e-3)
 
 
+@pytest.mark.long
 def test_bundles_that_keep_it_otherwise_go_on_from_it(tiny_bundle, tmp_path):
     """In another form, with tiers, or with a function for blocks."""
     recipe, file = {"context": 640, "prefill": 64}, tmp_path / "cache.safetensors"
