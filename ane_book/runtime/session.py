@@ -174,8 +174,7 @@ class Session(BundleText):
         """
         given = None if tokens is None else self._valid(tokens)
         try:
-            cache = read_cache(Path(path), self.bundle.manifest, self._made_of, given)
-            self.continue_from(cache)
+            self.continue_from(read_cache(Path(path), self.bundle.manifest, self._made_of, given))
         except InvalidInput as error:
             raise InvalidInput(f"{path}: {error}") from None
 
