@@ -2,7 +2,7 @@
 
     bundles/NAME-KEY     a bundle; the time of the folder is that of its last use
     compiled/NAME-KEY    what Core ML compiled of a package, likewise
-    lowered/KEY          a block as coremltools lowered it, some kB; the 256 used last, one entry
+    lowered/KEY          a block as coremltools lowered it, some kB; the 2,048 used last, one entry
     names/KEY            the name of the bundle that a reference model was converted to
     locks/KEY.lock       held by the process that writes a bundle, in the cache or elsewhere
 

@@ -53,13 +53,12 @@ class Pair(NamedTuple):
 
 
 #: Every family whole; the boundaries between shards know nothing of families. Quick are a plain
-#: one, whole and cut, one of norms after its blocks and one of pairs side by side; test_models.py
-#: and test_family_bundles.py have others in bundles, and all of them in PyTorch.
+#: one, whole and cut, and one of norms after its blocks; test_models.py and test_family_bundles.py
+#: have others in bundles, and all of them in PyTorch.
 SHARDED = [(family, "1GB") for family in TINY] + [("llama", ONE_LAYER_EACH)]
 PAIRS = [Pair(family, limit, kv) for family, limit in SHARDED for kv in ("state", "host")]
 QUICK = [
     ("llama", "1GB", "state"), ("llama", ONE_LAYER_EACH, "host"), ("olmo2", "1GB", "state"),
-    ("glm4", "1GB", "host"),
 ]  # fmt: skip
 
 
