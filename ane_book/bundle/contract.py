@@ -23,6 +23,7 @@ def check_packages(manifest: "Manifest") -> None:
     _check_order(manifest)
     _check_experts(manifest.packages)
     _check_task(manifest)
+    _check_layers(manifest)
     for name in manifest.names:
         _check_types(manifest, name)
 
@@ -137,6 +138,23 @@ def _check_task(manifest: "Manifest") -> None:
                 f"per_layer of {table.shape} does not go with {layers} layers and a vocabulary of "
                 f"{V} of the task {task}"
             )
+
+
+def _check_layers(manifest: "Manifest") -> None:
+    """Check that layers keep what packages do, by tables and masks that there are; raises
+    ValueError."""
+    if not manifest.layers:
+        return
+    count = manifest.shards[-1].span.stop if manifest.shards else 0
+    tables, masks = {None, *manifest.host.rotary}, {None, *manifest.host.masks}
+    if len(manifest.layers) != count or manifest.task != "text-generation":
+        raise ValueError(f"{len(manifest.layers)} layers are described, and packages have {count}")
+    if any(own.rotary not in tables or own.mask not in masks for own in manifest.layers):
+        raise ValueError("a layer has a rotary table or a mask that the host does not make")
+    held = {(place.layer, place.name) for place in manifest.places()}
+    said = {(i, name) for i, own in enumerate(manifest.layers) for name in own.stores}
+    if held != said:
+        raise ValueError(f"packages and layers disagree on what is kept: {sorted(held ^ said)[:3]}")
 
 
 def _check_types(manifest: "Manifest", name: str) -> None:

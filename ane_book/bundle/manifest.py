@@ -14,8 +14,10 @@ from ane_book.bundle.parts import (
     Adapters,
     Embedding,
     FileName,
+    Layer,
     Natural,
     Part,
+    Place,
     Positive,
     Record,
     Source,
@@ -52,6 +54,9 @@ class Manifest(Record):
         "most tokens of a text"
     )
     host: Host
+    layers: list[Layer] = Field(
+        default=[], description="Of the task text-generation; []: an earlier version converted it"
+    )
     form: Form = Field(
         default="rows",
         description="Where tokens are in caches, masks and rotary tables: see research/manifest.md",
@@ -144,6 +149,29 @@ class Manifest(Record):
     def shards(self) -> list[Part]:
         """The packages of the layers."""
         return [part for part in self.packages if part.part == "layers"]
+
+    def places(self) -> list[Place]:
+        """Where everything is that layers keep, in the order of packages.
+
+        A package whose layers read the cache of a layer in another one has a copy, its first entry.
+        Raises ValueError where `layers` and the packages do not fit.
+        """
+        found = []
+        for number, part in enumerate(self.shards):
+            for store in next(iter(part.functions.values())).stores(self.layout):
+                joined = store.name.startswith("cache")
+                names = [store.name.replace("cache", own) for own in ("keys", "values")]
+                names = names if joined else [store.name]
+                keep = {n: [i for i in part.span if n in self.layers[i].stores] for n in names}
+                if sum(map(len, keep.values())) < store.n:
+                    for name, own in keep.items():
+                        before = self.layers[: part.span.start]
+                        own[:0] = [i for i, layer in enumerate(before) if name in layer.stores][-1:]
+                entries = [(layer, name) for name, own in keep.items() for layer in own]
+                if len(entries) != store.n:
+                    raise ValueError(f"{part.package}: {store.name} of {store.n} layers: {entries}")
+                found += [Place(*own, number, store, i) for i, own in enumerate(entries)]
+        return found
 
     @property
     def experts(self) -> list[int]:

@@ -3,10 +3,11 @@
 Names, descriptions and the docstrings of records go into `research/manifest.schema.json`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from ane_book.host import check_labels
 from ane_book.layout import CallShape, Layout, Store, kept_under
+from ane_book.rope import Factor
 from ane_book.text.layout import ChatSegments, Record
 from pydantic import AfterValidator, Field, model_validator
 
@@ -95,6 +96,32 @@ class Part(Record):
     def called(self, function: str) -> str:
         """The name of one of the part's functions in its package."""
         return called(function, self.expert)
+
+
+class Layer(Record):
+    """What a layer keeps from call to call, and how it makes it."""
+
+    stores: list[str] = Field(
+        description="What it keeps, by name; [] where it reads what a layer before it keeps"
+    )
+    rotary: str | None = Field(None, description="Its rotary table; null: it has none")
+    mask: str | None = Field(None, description="Its mask; null: it attends to nothing")
+    neighbours: bool = Field(
+        False,
+        description="`transformers` has the rotated dimensions 2i and 2i + 1 of its keys as a "
+        "pair; here they are i and i + R/2",
+    )
+    memory_scale: Factor = Field(1.0, description="Its memory is that of `transformers` times this")
+
+
+class Place(NamedTuple):
+    """Where something that a layer keeps is: `name`, entry `index` of a store of a package."""
+
+    layer: int
+    name: str
+    package: int  # number among those with layers
+    store: Store
+    index: int
 
 
 def called(function: str, number: int | None) -> str:

@@ -24,7 +24,7 @@ from ane_book.bundle.parts import Embedding, Source, Tokenizer
 from ane_book.conversion.ahead import ahead
 from ane_book.conversion.encoding import Encoding, StoredEncoding, rounded
 from ane_book.conversion.golden import GoldenPass
-from ane_book.conversion.packages import adapters_of, part_of, tags_of, vectors_of
+from ane_book.conversion.packages import adapters_of, layers_of, part_of, tags_of, vectors_of
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.quantize.allotment import Allotment
 from ane_book.conversion.quantize.schemes import find_scheme
@@ -355,6 +355,7 @@ class BundleBuilder:
             per_layer=self._per_layer,
             context=self.recipe.context,
             host=find(config.architecture).host(config),
+            layers=layers_of(config),
             form=self.recipe.form,
             adapters=adapters_of(config, self.recipe.lora_slots),
             vectors=vectors_of(config, self.recipe),

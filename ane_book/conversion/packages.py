@@ -2,6 +2,7 @@
 encoder's host does."""
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from ane_book.bundle.parts import (
     Adapters,
     Embedding,
     FunctionSpec,
+    Layer,
     Part,
     Slot,
     Tags,
@@ -21,6 +23,7 @@ from ane_book.conversion.plan import Program
 from ane_book.layout import CallShape
 from ane_book.models import find
 from ane_book.models.base.lora import targets
+from ane_book.models.base.signature import MaskInput
 from ane_book.options import Recipe
 from mlprogram.package.function import Function as Declared
 from mlprogram.package.reader import Package
@@ -60,6 +63,26 @@ def adapters_of(config: Any, R: int) -> Adapters | None:
         own = [Target(module=p.name.removesuffix(".weight"), rows=p.shape[0]) for p in parts]
         slots[name] = Slot(inputs=parts[0].shape[1], targets=own)
     return Adapters(rank=R, layers=find(config.architecture).checkpoint(config).layers, slots=slots)
+
+
+def layers_of(config: Any) -> list[Layer]:
+    """The manifest's entries of what layers keep; [] unless the model generates text."""
+    architecture = find(config.architecture)
+    if architecture.task != "text-generation":
+        return []
+    signatures, made = architecture.signatures(config), {}
+    for kind, own in signatures.kinds.items():
+        tables = [name.removesuffix("_cos") for name in own.host if name.endswith("_cos")]
+        masks = [name for name, given in own.host.items() if isinstance(given, MaskInput)]
+        tensors = chain.from_iterable(architecture.parameters(config, kind).values())
+        made[kind] = Layer(
+            stores=[*own.keeps],
+            rotary=next(iter(tables), None),
+            mask=next(iter(masks), None),
+            neighbours=any(tensor.pairs for tensor in tensors),
+            memory_scale=own.memory_scale,
+        )
+    return [made[kind] for kind in signatures.names]
 
 
 def vectors_of(config: Any, recipe: Recipe) -> Vectors | None:

@@ -10,6 +10,7 @@ rank of a slot, r <= R that of an adapter.
 """
 
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,13 @@ class Adapter:
     """An adapter in the slots of one bundle.
 
     arrays: by package, its inputs by name, float32, with B times the adapter's scale. seal: of the
-    bundle.
+    bundle. fingerprint: sha256 of its pairs.
     """
 
     place: str
     seal: str
     arrays: dict[str, dict[str, np.ndarray]]
+    fingerprint: str
 
 
 def read_adapter(folder: str | Path | Adapter, bundle: Bundle) -> Adapter:
@@ -66,7 +68,10 @@ def read_adapter(folder: str | Path | Adapter, bundle: Bundle) -> Adapter:
         )
     _check(found, bundle)
     arrays = {part.package: _filled(found, slots, part) for part in bundle.manifest.shards}
-    return Adapter(found.place, bundle.manifest.seal, arrays)
+    digest = sha256()
+    for name, (a, b) in sorted(found.pairs.items()):
+        digest.update(name.encode() + a.tobytes() + (b * np.float32(found.scale)).tobytes())
+    return Adapter(found.place, bundle.manifest.seal, arrays, digest.hexdigest())
 
 
 def _check(found: "PeftAdapter", bundle: Bundle) -> None:
@@ -109,8 +114,8 @@ def _filled(found: "PeftAdapter", slots: Adapters, part: Part) -> dict[str, np.n
                 if pair is not None:
                     (a, b), first = pair, p * slots.rank
                     arrays[f"{name}_a"][i, first : first + found.r, 0] = a
-                    arrays[f"{name}_b"][i, row : row + target.rows, 0, : found.r] = (
-                        b * np.float32(found.scale)
+                    arrays[f"{name}_b"][i, row : row + target.rows, 0, : found.r] = b * np.float32(
+                        found.scale
                     )
                 row += target.rows
     return arrays

@@ -80,6 +80,7 @@ class ModelRunner:
         self.block = manifest.functions.get("verify", 1)
         self.calls, self.tiers = Calls(), Counter(dict.fromkeys(manifest.tiers, 0))
         self._marks: Marks = {}
+        self._floor = 0  # a call begins at the first token, or not before this one
         self._remembers = manifest.has_memory
         if steps is None:
             check_memory(manifest, kept_bytes(manifest, manifest.packages))
@@ -92,9 +93,24 @@ class ModelRunner:
 
     def clear(self) -> None:
         """Empty every package's cache."""
-        self._marks = {}
+        self._marks, self._floor = {}, 0
         for step in self._steps:
             step.clear()
+
+    def read(self, position: int) -> list[dict[str, np.ndarray]]:
+        """What each package keeps of the first tokens, by store."""
+        return [step.read(position) for step in self._steps if isinstance(step, ShardRunner)]
+
+    def write(self, kept: list[dict[str, np.ndarray]], position: int, whole: bool) -> None:
+        """Replace what the packages keep, as `read` gives it.
+
+        whole: caches and tails have rows of all tokens; else a call that begins before `position`
+        lacks some, and the tokens before it run again.
+        """
+        self._marks, self._floor = {position: True}, 0 if whole else position
+        steps = (step for step in self._steps if isinstance(step, ShardRunner))
+        for step, own in zip(steps, kept, strict=True):
+            step.write(own, position)
 
     def use(self, adapter: Adapter | None) -> None:
         """Take an adapter, or none, from the next call on; the caches stay as they are."""
@@ -111,6 +127,8 @@ class ModelRunner:
         """
         end, width = position + tokens, self._widths.get("prefill")
         position = self._copied(position) if self._remembers else position
+        if self.step(position, 1).first < self._floor:
+            position = 0
         while position < end:
             stop = min(position + (width or 0), end)
             if self._remembers:
@@ -146,6 +164,7 @@ class ModelRunner:
 
         They go to slots `position` and after, in the smallest cache that has room for all T.
         """
+        self._floor = self._floor if position else 0
         function = self._tiered(function, position)
         values = self._inputs.of(function, ids, position)
         several = self._inputs.tokens(function) > 1

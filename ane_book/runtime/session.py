@@ -33,6 +33,8 @@ from ane_book.runtime.bundle_text import BundleText, check_ids, load_tokenizer
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
 from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.model_runner import ChunkOutput, ModelRunner
+from ane_book.runtime.prompt_cache import PromptCache, check, collect, made_of, restored
+from ane_book.runtime.prompt_cache_file import FileForm, check_form, read_cache, write_cache
 from ane_book.runtime.sampling import Sampler
 from ane_book.text.chat import Messages
 from ane_book.text.process import TextProcess
@@ -82,6 +84,7 @@ class Session(BundleText):
         self._text = self.bundle.manifest.tokenizer
         load_tokenizer(self._tokenizer, self._tokenizer_file)
         self._tokens: list[int] = []  # what the cache holds
+        self._adapter = "none"  # the fingerprint of the one in use
         self._cache = Lock()  # held by the call that changes these
 
     # Tokens and logits: what chapters, tests and benchmarks take apart.
@@ -119,6 +122,7 @@ class Session(BundleText):
         own = None if adapter is None else read_adapter(adapter, self.bundle)
         with alone(self._cache):
             self._runner.use(own)
+            self._adapter = own.fingerprint if own else "none"
             self._clear()
 
     def rewind(self, position: int) -> None:
@@ -127,6 +131,64 @@ class Session(BundleText):
             raise InvalidInput(f"cannot rewind to {position}: {self.position} tokens are held")
         with alone(self._cache):
             del self._tokens[position:]
+
+    def prompt_cache(self) -> PromptCache:
+        """A copy of what the session holds, for `continue_from`; raises InvalidInput where that is
+        nothing, and of a session on a cluster."""
+        self._check_own_caches()
+        if not self._tokens:
+            raise InvalidInput("the session holds no tokens yet, so there is no cache to take")
+        with alone(self._cache):
+            for _ in self._forward([]):
+                pass  # where it was rewound, a memory is made again
+            kept = self._runner.read(self.position)
+            return collect(self.bundle.manifest, kept, self._tokens, self._made_of)
+
+    def continue_from(self, cache: PromptCache) -> None:
+        """Hold what another session held of the same model, in place of what this one does.
+
+        Raises InvalidInput for a cache of another one, before anything changes.
+        """
+        self._check_own_caches()
+        manifest, n = self.bundle.manifest, cache.position
+        with alone(self._cache):
+            check(cache, manifest, self._made_of)
+            kept = restored(cache, manifest, self.backend.dtype)
+            self._clear()
+            cut = any("tail" in own.arrays or n > (own.window or n) for own in cache.layers)
+            self._runner.write(kept, n, whole=not cut)
+            self._tokens += cache.tokens
+
+    @property
+    def _made_of(self) -> dict[str, str]:
+        return made_of(self.bundle.manifest, self.backend.dtype, self._adapter)
+
+    def _check_own_caches(self) -> None:
+        if type(self._runner) is not ModelRunner:
+            raise InvalidInput("the caches of a cluster are on its machines; use a session of one")
+
+    def save_cache(self, path: str | Path, form: FileForm = "mlx") -> None:
+        """Write what the session holds to a file of mode 600, whole or not at all.
+
+        form: "mlx", which mlx-lm 0.32 and later read, or "mlx-swift", which mlx-swift-lm and
+        earlier ones of mlx-lm do. Raises as `prompt_cache`, for a model whose cache they have in
+        no such form InvalidInput, and OutOfSpace.
+        """
+        check_form(self.bundle.manifest, form)
+        write_cache(Path(path), self.prompt_cache(), form)
+
+    def load_cache(self, path: str | Path, tokens: TokenIds | None = None) -> None:
+        """Go on from a file that `save_cache` wrote, or mlx-lm or mlx-swift-lm.
+
+        tokens: what it holds, for a file that does not say. Raises InvalidInput for a file that is
+        damaged, or of another model.
+        """
+        given = None if tokens is None else self._valid(tokens)
+        try:
+            made = self._made_of
+            self.continue_from(read_cache(Path(path), self.bundle.manifest, made, given))
+        except InvalidInput as error:
+            raise InvalidInput(f"{path}: {error}") from None
 
     def prefill(self, token_ids: TokenIds) -> np.ndarray | int:
         """Append tokens to the cache, a chunk at a time.
@@ -171,7 +233,7 @@ class Session(BundleText):
         that is for whoever finds that they came true.
         """
         calls = [*self._runner.chunks(self.position, len(ids), len(guesses))]
-        start = calls[0].first  # with a memory it may be before `position`
+        start = calls[0].first if calls else self.position  # it may be before `position`
         held = [*self._tokens[start:], *ids]
         tokens = np.array([*held, *guesses])
         given = [(c.function, tokens[c.first - start : c.stop - start], c.first) for c in calls]

@@ -1,7 +1,8 @@
 """Run the packages of a bundle in order, each with what it keeps from call to call, each kind by
 its own rule: `StateCache`, `HostCache`, `TailCache`, `MemoryCache`. Before a call `inputs` gives
 what it takes of each; after it `accept` takes what is for each out of its outputs; `clear` forgets
-everything.
+everything. `read` gives what is kept of the tokens before a call, and `write` replaces it: rows of
+caches, columns of a tail, a memory.
 
 In a bundle with tiers, a cache has the slots of the tier that was called last; when a function of
 another tier is called, the rows so far are copied into a cache of that one.
@@ -110,6 +111,21 @@ class ShardRunner:
         """Empty the caches."""
         for cache in self._caches:
             cache.clear()
+
+    def read(self, position: int) -> Arrays:
+        """What the package keeps of the first tokens, by store."""
+        caches, call = self._caches, self._smallest(position)
+        return {name: own for cache in caches for name, own in cache.read(call).items()}
+
+    def write(self, arrays: Arrays, position: int) -> None:
+        """Replace what the package keeps, as `read` gives it."""
+        for cache in self._caches:
+            cache.write(arrays, self._smallest(position))
+
+    def _smallest(self, position: int) -> "CacheCall":
+        """A call of no tokens, in the smallest tier that has room for those before it."""
+        shapes = sorted(self._shapes.values(), key=lambda shape: shape.slots)
+        return CacheCall(position, 0, next(s for s in shapes if not 0 < s.slots < position))
 
     def use(self, adapter: Adapter | None) -> None:
         """Take an adapter from the next call on; None: zeros. The cache is not emptied."""
@@ -220,6 +236,7 @@ class StateCache:
         self, stores: Sequence[Store], make: Mapping[int, Callable[[], Any]], dtype: np.dtype
     ):
         self._stores, self._make, self._dtype = stores, make, dtype
+        self._rows = {own.name: own for own in stores if not isinstance(own.kind, Recurrent)}
         self.state: Any = None
         self._slots = 0
 
@@ -238,6 +255,16 @@ class StateCache:
 
     def accept(self, outputs: Arrays, call: CacheCall) -> None:
         pass
+
+    def read(self, call: CacheCall) -> Arrays:
+        rows = call.shape.layout.at(0, call.at)
+        return {n: np.asarray(self.state.read_state(n))[rows] for n in self._rows}
+
+    def write(self, arrays: Arrays, call: CacheCall) -> None:
+        self._slots, self.state = call.shape.slots, self._make[call.shape.slots]()
+        for name, store in self._rows.items():
+            array = _grown(arrays[name], store.shape(call.shape), call, self._dtype)
+            self.state.write_state(name, array)
 
     def clear(self) -> None:
         if hasattr(self.state, "clear"):  # the executor's, which keeps its memory; not Core ML's
@@ -266,6 +293,13 @@ class HostCache:
         new, rows = outputs.pop(f"new_{self._store.name}"), call.shape.layout.at
         self._array[rows(call.at, call.at + call.tokens)] = new[rows(0, call.tokens)]
 
+    def read(self, call: CacheCall) -> Arrays:
+        return {self._store.name: self._array[call.shape.layout.at(0, call.at)]}
+
+    def write(self, arrays: Arrays, call: CacheCall) -> None:
+        self._array, self._slots = arrays[self._store.name], 0
+        self.inputs(call)
+
     def clear(self) -> None:
         self._array, self._slots = np.zeros((0,) * 4, self._dtype), 0
 
@@ -286,6 +320,13 @@ class TailCache:
     def accept(self, outputs: Arrays, call: CacheCall) -> None:
         new, at = outputs.pop(f"new_{self._name}"), self._width + call.at
         self._columns[..., at : at + call.tokens] = new[..., : call.tokens]
+
+    def read(self, call: CacheCall) -> Arrays:
+        return self.inputs(call)
+
+    def write(self, arrays: Arrays, call: CacheCall) -> None:
+        self.clear()
+        self._columns[..., call.at : call.at + self._width] = arrays[self._name]
 
     def clear(self) -> None:
         self._columns = np.zeros(self._shape, self._dtype)
@@ -320,6 +361,14 @@ class MemoryCache:
         if not self._in_state:
             self._copies[stop] = np.array(outputs.pop(f"new_{self._name}"))
         self._copies = {at: own for at, own in self._copies.items() if at in self._marks}
+
+    def read(self, call: CacheCall) -> Arrays:
+        if self._in_state and call.at == self._now:
+            return {self._name: np.asarray(self._states.state.read_state(self._name))}
+        return {self._name: self._copies[call.at]}
+
+    def write(self, arrays: Arrays, call: CacheCall) -> None:
+        self._marks, self._copies, self._now = {call.at: True}, {call.at: arrays[self._name]}, 0
 
     def clear(self) -> None:
         self._marks, self._copies, self._now = {}, {}, 0

@@ -84,7 +84,8 @@ class BlockSignature:
     what it keeps from call to call. reads: the caches that it reads and does not write, those of
     the last layer before it that keeps them, with whose new rows they come. takes, gives: the
     channels of other activations that blocks pass to later ones. lends: it gives the new rows of
-    its cache to later layers. mixture: its experts, if it has any.
+    its cache to later layers. mixture: its experts, if it has any. memory_scale: its memory is that
+    of `transformers` times this.
     """
 
     host: Mapping[str, HostInput]
@@ -95,6 +96,7 @@ class BlockSignature:
     gives: Mapping[str, int] = field(default_factory=dict)
     lends: bool = False
     mixture: "Experts | None" = None
+    memory_scale: float = 1.0
 
     @property
     def caches(self) -> dict[str, Rows]:

@@ -142,7 +142,7 @@ class Qwen3_5(Dense[Qwen3_5Config]):
             "projected": Tail(2 * keys + values, config.taps - 1),
             MEMORY: Recurrent(config.delta_heads, Dv, Dk),
         }
-        return BlockSignature({"real": Columns(1)}, keeps=keeps)
+        return BlockSignature({"real": Columns(1)}, keeps=keeps, memory_scale=Dk**0.5)
 
     def block(self, config: Qwen3_5Config, kind: str = FULL) -> "DecoderBlock":
         from ane_book.models.base import layers
