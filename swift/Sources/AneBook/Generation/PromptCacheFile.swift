@@ -11,21 +11,35 @@ public enum CacheForm: String, Sendable {
 /// Array j of layer i is called "i.j". In the form mlx an integer is an array; in mlx-swift it is a
 /// text, and so in the files of mlx-lm up to 0.31, which are read and have fewer of them.
 extension PromptCache {
-    /// Families whose layers compute in mlx what they do here.
-    private static let families: Set = ["llama", "qwen2", "qwen3", "qwen3_moe", "phi3", "gemma3_text", "smollm3",
-        "olmo2", "granite", "lfm2", "lfm2_moe"]
+    /// Families that mlx computes as `transformers` does and has classes for, and how it stretches
+    /// their contexts.
+    private static let stretched = ["linear", "llama3", "yarn"]
+    private static let families = ["llama": stretched, "mistral": stretched, "qwen2": stretched, "qwen3": stretched,
+        "smollm3": stretched, "olmo2": stretched, "granite": stretched, "phi3": ["linear", "longrope"],
+        "gemma3_text": ["linear"], "qwen3_moe": [], "lfm2": [], "lfm2_moe": []]
 
     /// Texts that say what the cache is of, among the user's.
     private struct Ours: Codable {
         var tokens: [Int32], made_of: [String: String]
     }
 
-    /// Throws `invalidInput` for a model whose cache mlx has in no such form.
+    /// Throws `invalidInput` for a model whose cache mlx does not go on from as we do.
     static func check(_ manifest: Manifest) throws {
-        guard let family = manifest.model?.architecture, families.contains(family) else {
-            throw AneBookError.invalidInput("\(manifest.model?.architecture ?? "these") models: mlx-lm has no such cache; "
-                + "nothing was written")
+        let family = manifest.model?.architecture ?? "these", windows = manifest.host.masks.values.contains { $0 != nil }
+        var why = families[family] == nil ? "mlx-lm has no cache of what \(family) models keep" : nil
+        if family == "mistral", windows { why = "mlx-lm has no window in Mistral models, and this one has" }
+        for scaling in manifest.host.rotary.values.map(\.scaling) where why == nil {
+            let kind = scaling.type ?? "default"
+            if kind != "default", !(families[family] ?? []).contains(kind) {
+                why = "mlx-lm does not rotate \(family) models by \(kind) scaling"
+            } else if kind == "yarn", scaling.attentionFactor != nil || scaling.truncate != nil {
+                why = "mlx-lm does not read all of this YaRN: ['attention_factor', 'truncate']"
+            } else if kind == "longrope", Double(manifest.context) <= scaling.original ?? 0 {
+                why = "mlx-lm has LongRoPE's long factors for every context, and this one, of \(manifest.context) tokens, "
+                    + "the short ones; convert with a longer --context"
+            }
         }
+        if let why { throw AneBookError.invalidInput(why) }
     }
 
     func write(_ url: URL, _ form: CacheForm, _ manifest: Manifest) throws {
@@ -77,6 +91,7 @@ extension PromptCache {
             return ours
         }
         madeOf = ours?.made_of ?? [:]
+        if ours == nil { try PromptCache.check(manifest) }
         for name in ["weights", "tokenizer", "recipe", "adapter", "precision"] where ours != nil {
             let (there, here) = (madeOf[name] ?? "nothing", manifest.madeOf[name] ?? "")
             guard there == here else {

@@ -123,11 +123,11 @@ public actor Session {
     /// such a model.
     public func saveCache(to url: URL, form: CacheForm = .mlxSwift) throws {
         try free()
+        try PromptCache.check(bundle.manifest)
         guard !cache.tokens.isEmpty else {
             throw AneBookError.invalidInput("the session holds no tokens yet, so there is no cache to take")
         }
         let runner = try loaded(), n = cache.tokens.count
-        try PromptCache.check(bundle.manifest)
         _ = try cache.append([], guesses: [], runner)  // what windows lack after `rewind`
         let own = PromptCache(tokens: cache.tokens, position: n, layers: try runner.kept(n), madeOf: bundle.manifest.madeOf)
         try own.write(url, form, bundle.manifest)
@@ -140,7 +140,6 @@ public actor Session {
     /// is damaged or of another model, before anything changes.
     public func loadCache(from url: URL, tokens: [Int32]? = nil) throws {
         try free()
-        try PromptCache.check(bundle.manifest)
         let own = try PromptCache(url, bundle.manifest, tokens: tokens), runner = try loaded()
         cache.clear(runner)
         try runner.keep(own.layers, own.position)
