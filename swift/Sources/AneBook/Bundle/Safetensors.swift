@@ -4,12 +4,13 @@ import Foundation
 ///
 /// Eight bytes say how long the header is; it is JSON, and behind it lie the arrays without a gap.
 struct Safetensors {
+    private let url: URL
     private(set) var texts: [String: String] = [:]
     private(set) var arrays: [String: Place] = [:]
     private let file: MappedFile
 
     private static let largestHeader = 1 << 26
-    private static let widths = ["F16": 2, "BF16": 2, "F32": 4, "I32": 4, "U32": 4, "I64": 8]
+    private static let widths = ["F16": 2, "BF16": 2, "F32": 4, "I32": 4]
 
     /// Where an array lies in the file.
     struct Place: Equatable {
@@ -18,15 +19,15 @@ struct Safetensors {
 
     /// Throws `invalidInput` unless the header says of every byte of the file whose it is.
     init(_ url: URL) throws {
-        guard let size = Bundle.size(of: url), let file = try? MappedFile(url), file.count == size
-        else { throw damaged(url, "no such file, or none that can be read") }
-        self.file = file
+        guard let size = Bundle.size(of: url), let file = try? MappedFile(url), file.count == size else {
+            throw AneBookError.invalidInput("\(url.path): no such file, or none that can be read")
+        }
+        (self.url, self.file) = (url, file)
         let length = file.withBytes { $0.count < 8 ? .max : UInt64(littleEndian: $0.loadUnaligned(as: UInt64.self)) }
-        guard length <= min(size - 8, Self.largestHeader) else { throw damaged(url, "no header of safetensors") }
-        let start = 8 + Int(length)
-        let header = file.withBytes { Data($0[8..<start]) }
+        let start = length <= min(size - 8, Self.largestHeader) ? 8 + Int(length) : 8
+        let header = file.withBytes { Data($0.prefix(start).dropFirst(8)) }
         guard let entries = try? decode([String: Entry].self, from: header) else {
-            throw damaged(url, "its header is none of safetensors")
+            throw refused("cut short, or no safetensors file")
         }
         var end = 0
         for (name, entry) in entries.sorted(by: { ($0.value.first, $0.value.last) < ($1.value.first, $1.value.last) }) {
@@ -34,24 +35,21 @@ struct Safetensors {
             guard let width = Self.widths[entry.type], let count = product(entry.shape, atMost: size),
                 entry.shape.allSatisfy({ $0 >= 0 }), entry.first == end, entry.last >= end,
                 entry.last <= size - start, entry.last - end == count * width
-            else { throw damaged(url, "its array \(name.prefix(40)) does not fit the file, or is of no type known here") }
+            else { throw refused("its array \(name.prefix(40)) does not fit the file, or is of no type known here") }
             arrays[name] = Place(type: entry.type, shape: entry.shape, bytes: (start + end)..<(start + entry.last))
             end = entry.last
         }
-        guard end == size - start else { throw damaged(url, "\(size - start - end) of its bytes are of no array") }
+        guard end == size - start else { throw refused("\(size - start - end) of its bytes are of no array") }
     }
 
-    /// The array of a scalar, or nil where there is no such whole number.
-    func number(_ name: String) -> Int? {
-        guard let place = arrays[name], product(place.shape, atMost: 1) == 1 else { return nil }
-        return file.withBytes { bytes in
-            switch place.type {
-            case "I32": Int(Int32(littleEndian: bytes.loadUnaligned(fromByteOffset: place.bytes.lowerBound, as: Int32.self)))
-            case "U32": Int(UInt32(littleEndian: bytes.loadUnaligned(fromByteOffset: place.bytes.lowerBound, as: UInt32.self)))
-            case "I64": Int(Int64(littleEndian: bytes.loadUnaligned(fromByteOffset: place.bytes.lowerBound, as: Int64.self)))
-            default: nil
-            }
-        }
+    func refused(_ what: String, _ mend: String = "read the prompt again") -> AneBookError {
+        .invalidInput("\(url.path): \(what); \(mend)")
+    }
+
+    /// The whole number that a scalar is, or nil.
+    func number(_ place: Place) -> Int? {
+        guard place.type == "I32", place.shape.isEmpty else { return nil }
+        return file.withBytes { Int(Int32(littleEndian: $0.loadUnaligned(fromByteOffset: place.bytes.lowerBound, as: Int32.self))) }
     }
 
     /// The numbers of an array in half precision; nil where one is none, or too large.
@@ -130,8 +128,4 @@ struct Safetensors {
             (first, last) = (offsets[0], offsets[1])
         }
     }
-}
-
-func damaged(_ url: URL, _ what: String) -> AneBookError {
-    .invalidInput("\(url.path): \(what); save the cache again")
 }

@@ -83,11 +83,9 @@ extension PromptCache {
     /// tokens: what it is the cache of, for a file that does not say.
     init(_ url: URL, _ manifest: Manifest, tokens given: [Int32]? = nil) throws {
         let kept = try manifest.keptLayers(), file = try Safetensors(url)
-        func refused(_ what: String) -> AneBookError { .invalidInput("\(url.path): \(what)") }
-        let stored: [StoredLayer], isNew = file.texts["2.0"] == "", user = isNew ? "0" : "1"
-        do { stored = try StoredLayer.all(file, isNew) } catch let wrong as StoredLayer.Wrong { throw refused(wrong.what) }
-        let ours = try file.texts["\(user).ane_book"].map { text in
-            guard let ours = try? decode(Ours.self, from: Data(text.utf8)) else { throw refused("its ane_book is damaged") }
+        let stored = try StoredLayer.all(file), vocabulary = manifest.embedding.shape[0]
+        let ours = try (file.texts["0.ane_book"] ?? file.texts["1.ane_book"]).map { text in
+            guard let ours = try? decode(Ours.self, from: Data(text.utf8)) else { throw file.refused("its ane_book is damaged") }
             return ours
         }
         madeOf = ours?.made_of ?? [:]
@@ -95,127 +93,119 @@ extension PromptCache {
         for name in ["weights", "tokenizer", "recipe", "adapter", "precision"] where ours != nil {
             let (there, here) = (madeOf[name] ?? "nothing", manifest.madeOf[name] ?? "")
             guard there == here else {
-                throw refused("the cache is of another \(name): \(there.prefix(80)), and here it is "
-                    + "\(here.prefix(80)); read the prompt again")
+                throw file.refused("the cache is of another \(name): \(there.prefix(80)), and here it is \(here.prefix(80))")
             }
         }
         guard stored.count == kept.count else {
-            throw refused("a cache of \(stored.count) layers, and here \(kept.count) keep one")
+            throw file.refused("a cache of \(stored.count) layers, and here \(kept.count) keep one")
         }
         tokens = ours?.tokens ?? given ?? []
-        let n = stored.compactMap(\.numbers.first).first ?? tokens.count, vocabulary = manifest.embedding.shape[0]
+        let n = stored.compactMap(\.tokens).first ?? tokens.count
         position = n
         guard 1...manifest.context ~= n else {
-            throw refused("a cache of \(n) tokens, and the context has room for \(manifest.context)")
+            throw file.refused("a cache of \(n) tokens, and the context has room for \(manifest.context)")
         }
-        guard !tokens.isEmpty else { throw refused("it does not say its \(n) tokens; give them to loadCache") }
+        guard !tokens.isEmpty else { throw file.refused("it does not say its \(n) tokens", "give them to loadCache") }
         guard tokens.count == n, tokens == given ?? tokens else {
-            throw refused("\(tokens.count) tokens are named, and the cache is of \(n), or of others than are given")
+            throw file.refused("\(tokens.count) tokens are named, and the cache is of \(n), or of others than are given")
         }
         if let wrong = tokens.first(where: { !(0..<vocabulary ~= Int($0)) }) {
-            throw refused("token id \(wrong) is outside the vocabulary of \(vocabulary)")
+            throw file.refused("token id \(wrong) is outside the vocabulary of \(vocabulary)")
         }
         let rows = try zip(stored, kept).map { own, layer in
-            guard let rows = own.rows(layer, n) else {
-                throw refused("layer \(layer.number) has a \(own.kind) of \(own.arrays.map { $0.shape }), "
+            guard let rows = own.rows(layer.shapes(n), n) else {
+                throw file.refused("layer \(layer.number) has a \(own.kind) of \(own.arrays.map(\.shape)), "
                     + "which after \(n) tokens does not fit: \(layer.shapes(n))")
             }
             return rows
         }
-        for (own, (layer, rows)) in zip(stored, zip(kept, rows)) {
-            var arrays: [String: Tensor] = [:]
-            for (name, place) in zip(own.arrays.count == 1 ? ["tail"] : ["keys", "values"], own.arrays) {
+        for (i, own) in stored.enumerated() {
+            let names = own.arrays.count == 1 ? ["tail"] : ["keys", "values"]
+            layers.append(Dictionary(uniqueKeysWithValues: try zip(names, own.arrays).map { name, place in
                 guard let array = file.halfs(place) else {
-                    throw refused("layer \(layer.number): \(name) are not finite in float16")
+                    throw file.refused("layer \(kept[i].number): \(name) are not finite in float16")
                 }
-                arrays[name] = array.rows(rows)
-            }
-            layers.append(arrays)
+                return (name, array.rows(rows[i]))
+            }))
         }
     }
 
-    /// A layer as a file has it; numbers: of a `KVCache` the tokens, of a ring its keep, size and end too.
+    /// A layer as a file has it. Of `tokens` it has rows: `keep` that stay, the newest up to `end`, and
+    /// behind them, where there were more tokens, older ones.
     private struct StoredLayer {
-        let kind: String, arrays: [Safetensors.Place], numbers: [Int]
-
-        struct Wrong: Error { let what: String }
+        let kind: String, arrays: [Safetensors.Place]
+        var tokens: Int?, keep = 0, end = 0
 
         /// All layers of a file that has nothing else.
-        static func all(_ file: Safetensors, _ isNew: Bool) throws -> [StoredLayer] {
-            guard file.texts["2.0"] != nil else { throw Wrong(what: "no prompt cache of mlx") }
-            var used = 0
-            func place(_ name: String) throws -> Safetensors.Place {
-                guard let place = file.arrays[name] else { throw Wrong(what: "its array \(name) is missing") }
-                used += 1
-                return place
+        static func all(_ file: Safetensors) throws -> [StoredLayer] {
+            guard let first = file.texts["2.0"] else { throw file.refused("no prompt cache of mlx") }
+            var stored: [StoredLayer] = [], left = Set(file.arrays.keys)
+            while let kind = file.texts["\(first.isEmpty ? 1 : 2).\(stored.count)"] {
+                stored.append(try StoredLayer(file, stored.count, kind, isNew: first.isEmpty, &left))
             }
-            func number(_ name: String) throws -> Int {
-                _ = try place(name)
-                guard let number = file.number(name) else { throw Wrong(what: "\(name) is no whole number") }
-                return number
-            }
-            var stored: [StoredLayer] = []
-            while let kind = file.texts["\(isNew ? 1 : 2).\(stored.count)"] {
-                let i = stored.count, numbers: [Int], arrays: [Safetensors.Place]
-                let said = sequence(first: 0) { $0 + 1 }.lazy.map { file.texts["0.\(i).\($0)"] }.prefix { $0 != nil }
-                switch kind {
-                case "KVCache", "KVCacheSimple":
-                    arrays = try [place("\(i).0"), place("\(i).1")]
-                    numbers = isNew ? [try number("\(i).2")] : arrays[0].shape.dropFirst(2).prefix(1).map { $0 }
-                case "RotatingKVCache":
-                    arrays = try [place("\(i).0"), place("\(i).1")]
-                    let all = isNew ? try (2...5).map { try number("\(i).\($0)") } : said.compactMap { $0.flatMap { Int($0) } }
-                    // Those of mlx-lm up to 0.31, and of mlx-swift-lm, which has a step and a reason besides.
-                    let order = isNew ? [0, 1, 2, 3] : all.count == 4 ? [2, 0, 1, 3] : [3, 0, 1, 4]
-                    guard 4...5 ~= all.count else { throw Wrong(what: "layer \(i) is a ring without numbers") }
-                    numbers = order.map { all[$0] }
-                case "ArraysCache", "MambaCache":
-                    arrays = [try place(isNew ? "\(i).0.0" : "\(i).0")]
-                    if isNew { for j in 1...2 where try place("\(i).\(j)").bytes.count > 0 {
-                        throw Wrong(what: "layer \(i) is of several texts") } }
-                    numbers = []
-                default: throw Wrong(what: "layer \(i) is a \(kind.prefix(40)), which is not read here")
-                }
-                stored.append(StoredLayer(kind: kind, arrays: arrays, numbers: numbers))
-            }
-            guard used == file.arrays.count else { throw Wrong(what: "it has arrays of no layer") }
+            if let other = left.min() { throw file.refused("its array \(other.prefix(40)) is of no layer") }
             return stored
         }
 
-        /// Which rows of its arrays a layer keeps of n tokens, in order; none of a tail. nil: they are not
-        /// there, or the arrays have other shapes.
-        func rows(_ layer: KeptLayer, _ n: Int) -> [Int]? {
-            let shapes = layer.shapes(n)
+        private init(_ file: Safetensors, _ i: Int, _ kind: String, isNew: Bool, _ left: inout Set<String>) throws {
+            func place(_ name: String) throws -> Safetensors.Place {
+                guard let place = file.arrays[name] else { throw file.refused("its array \(name) is missing") }
+                left.remove(name)
+                return place
+            }
+            func number(_ j: Int) throws -> Int {
+                guard let number = file.number(try place("\(i).\(j)")) else { throw file.refused("\(i).\(j) is no whole number") }
+                return number
+            }
+            let isRing = kind == "RotatingKVCache"
+            self.kind = kind
+            switch kind {
+            case "KVCache", "KVCacheSimple", "RotatingKVCache":
+                arrays = try [place("\(i).0"), place("\(i).1")]
+                // In the older form of a ring: keep, its size, in Swift a step, tokens, and the end.
+                let told = (0..<5).compactMap { file.texts["0.\(i).\($0)"].flatMap { Int($0) } }
+                if isNew {
+                    let numbers = try (2...(isRing ? 5 : 2)).map(number)
+                    (tokens, keep, end) = (numbers[0], isRing ? numbers[1] : 0, numbers[isRing ? 3 : 0])
+                } else if isRing {
+                    guard told.count > 3 else { throw file.refused("layer \(i) is a ring without numbers") }
+                    (keep, tokens, end) = (told[0], told[told.count - 2], told[told.count - 1])
+                } else {
+                    end = arrays[0].shape.dropFirst(2).first ?? 0
+                    tokens = end
+                }
+            case "ArraysCache", "MambaCache":
+                arrays = [try place(isNew ? "\(i).0.0" : "\(i).0")]
+                for j in 1...2 where isNew {
+                    guard try place("\(i).\(j)").bytes.isEmpty else { throw file.refused("layer \(i) is of several texts") }
+                }
+            default: throw file.refused("layer \(i) is a \(kind.prefix(40)), which is not read here")
+            }
+        }
+
+        /// Which rows a layer keeps of n tokens whose arrays have these shapes, in order; none of a tail.
+        /// nil: they are not there, or the arrays have other shapes.
+        func rows(_ shapes: [String: [Int]], _ n: Int) -> [Int]? {
             if let tail = shapes["tail"] { return arrays.map(\.shape) == [tail] ? [] : nil }
-            guard arrays.count == 2, numbers.first == n, let needed = shapes["keys"]?[2], arrays[0].shape.count == 4
+            guard let keys = shapes["keys"], let values = shapes["values"], tokens == n, arrays.count == 2,
+                let total = arrays[0].shape.dropFirst(2).first, 0...total ~= end, 0...end ~= keep,
+                arrays[0].shape == [1, keys[1], total, keys[3]], arrays[1].shape == [1, values[1], total, values[3]]
             else { return nil }
-            let total = arrays[0].shape[2]
-            for (name, array) in zip(["keys", "values"], arrays) {
-                guard var shape = shapes[name] else { return nil }
-                shape[2] = total
-                if array.shape != shape { return nil }
-            }
-            var order = Array(0..<total), keep = 0
-            if numbers.count == 1 { order = Array(order.prefix(n)) } else {
-                let end = numbers[3]
-                keep = numbers[1]
-                guard 0...total ~= end, 0...end ~= keep else { return nil }
-                // A ring that has turned: what is kept for good, the oldest, and the newest.
-                if end < total { order = Array(0..<(end < n ? keep : end)) + (end < n ? Array(end..<total) + Array(keep..<end) : []) }
-            }
-            return order.count == n || (needed...n ~= order.count - keep) ? order.suffix(needed) : nil
+            let order = end < n ? [0..<keep, end..<total, keep..<end].flatMap(Array.init) : Array(0..<end)
+            return order.count == n || (keys[2]...n ~= order.count - keep) ? order.suffix(keys[2]) : nil
         }
     }
 }
 
 extension Tensor {
-    /// These rows of an array (1, K, rows, D).
+    /// These rows of an array (1, K, rows, D), or all.
     fileprivate func rows(_ rows: [Int]) -> Tensor {
         if rows.isEmpty || rows.elementsEqual(0..<shape[2]) { return self }
         let picked = Tensor(type, [1, shape[1], rows.count, shape[3]])
         for head in 0..<shape[1] {
             for (to, from) in rows.enumerated() {
-                for d in 0..<shape[3] { picked.halfs[(head * rows.count + to) * shape[3] + d] = halfs[(head * shape[2] + from) * shape[3] + d] }
+                let row = halfs[((head * shape[2] + from) * shape[3])...].prefix(shape[3])
+                for (d, value) in row.enumerated() { picked.halfs[(head * rows.count + to) * shape[3] + d] = value }
             }
         }
         return picked
