@@ -47,6 +47,19 @@ def browser():
         yield driver
 
 
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    """The folder of a cache of its own: empty, but for blocks that were lowered before."""
+    from ane_book.bundle import cache
+
+    folder, lowered = tmp_path / "cache", cache.lowered()
+    for made in (folder, lowered):
+        made.mkdir(parents=True, exist_ok=True)
+    (folder / "lowered").symlink_to(lowered)
+    monkeypatch.setenv("ANE_BOOK_CACHE", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """`tiny(family)` -> (transformers model, folder of its checkpoint), made once."""

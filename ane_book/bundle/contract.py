@@ -6,7 +6,7 @@ Letters: C hidden size, T tokens of a call, S slots of the cache, V vocabulary.
 from typing import TYPE_CHECKING
 
 from ane_book.bundle.parts import FunctionSpec, Part
-from ane_book.layout import PER_LAYER, Tail
+from ane_book.layout import PER_LAYER, ROWS, Tail
 
 if TYPE_CHECKING:
     from ane_book.bundle.manifest import Manifest
@@ -146,15 +146,17 @@ def _check_layers(manifest: "Manifest") -> None:
     if not manifest.layers:
         return
     count = manifest.shards[-1].span.stop if manifest.shards else 0
-    tables, masks = {None, *manifest.host.rotary}, {None, *manifest.host.masks}
     if len(manifest.layers) != count or manifest.task != "text-generation":
         raise ValueError(f"{len(manifest.layers)} layers are described, and packages have {count}")
-    if any(own.rotary not in tables or own.mask not in masks for own in manifest.layers):
-        raise ValueError("a layer has a rotary table or a mask that the host does not make")
     held = {(place.layer, place.name) for place in manifest.places()}
     said = {(i, name) for i, own in enumerate(manifest.layers) for name in own.stores}
     if held != said:
         raise ValueError(f"packages and layers disagree on what is kept: {sorted(held ^ said)[:3]}")
+    for i, own in enumerate(manifest.layers):
+        none = set() if any(name.startswith(ROWS) for name in own.stores) else {None}
+        tables, masks = none | {*manifest.host.rotary}, none | {*manifest.host.masks}
+        if own.rotary not in tables or own.mask not in masks:
+            raise ValueError(f"layer {i} has a table or a mask that the host does not make")
 
 
 def _check_types(manifest: "Manifest", name: str) -> None:

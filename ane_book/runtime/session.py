@@ -33,7 +33,7 @@ from ane_book.runtime.bundle_text import BundleText, check_ids, load_tokenizer
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
 from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.model_runner import ChunkOutput, ModelRunner
-from ane_book.runtime.prompt_cache import PromptCache, check, collect, made_of, restored
+from ane_book.runtime.prompt_cache import PromptCache, collect, made_of, restored
 from ane_book.runtime.prompt_cache_file import FileForm, check_form, read_cache, write_cache
 from ane_book.runtime.sampling import Sampler
 from ane_book.text.chat import Messages
@@ -133,62 +133,61 @@ class Session(BundleText):
             del self._tokens[position:]
 
     def prompt_cache(self) -> PromptCache:
-        """A copy of what the session holds, for `continue_from`; raises InvalidInput where that is
-        nothing, and of a session on a cluster."""
-        self._check_own_caches()
+        """A copy of what the session holds; raises InvalidInput where that is nothing."""
+        runner = self._own_runner
         if not self._tokens:
-            raise InvalidInput("the session holds no tokens yet, so there is no cache to take")
+            raise InvalidInput("the session holds no tokens, so there is no cache to take")
         with alone(self._cache):
             for _ in self._forward([]):
-                pass  # where it was rewound, a memory is made again
-            kept = self._runner.read(self.position)
+                pass  # after a rewind some of it may have to be made again
+            kept = runner.read(self.position)
             return collect(self.bundle.manifest, kept, self._tokens, self._made_of)
 
     def continue_from(self, cache: PromptCache) -> None:
-        """Hold what another session held of the same model, in place of what this one does.
+        """Hold what another session of the same model held, in place of what this one does.
 
         Raises InvalidInput for a cache of another one, before anything changes.
         """
-        self._check_own_caches()
-        manifest, n = self.bundle.manifest, cache.position
+        runner, manifest, n = self._own_runner, self.bundle.manifest, cache.position
         with alone(self._cache):
-            check(cache, manifest, self._made_of)
-            kept = restored(cache, manifest, self.backend.dtype)
+            kept = restored(cache, manifest, self._made_of)
             self._clear()
             cut = any("tail" in own.arrays or n > (own.window or n) for own in cache.layers)
-            self._runner.write(kept, n, whole=not cut)
+            runner.write(kept, n, whole=not cut)
             self._tokens += cache.tokens
 
-    @property
-    def _made_of(self) -> dict[str, str]:
-        return made_of(self.bundle.manifest, self.backend.dtype, self._adapter)
-
-    def _check_own_caches(self) -> None:
-        if type(self._runner) is not ModelRunner:
-            raise InvalidInput("the caches of a cluster are on its machines; use a session of one")
-
     def save_cache(self, path: str | Path, form: FileForm = "mlx") -> None:
-        """Write what the session holds to a file of mode 600, whole or not at all.
+        """Write what the session holds to a file that its user alone can read, whole or not at all.
 
-        form: "mlx", which mlx-lm 0.32 and later read, or "mlx-swift", which mlx-swift-lm and
-        earlier ones of mlx-lm do. Raises as `prompt_cache`, for a model whose cache they have in
-        no such form InvalidInput, and OutOfSpace.
+        form: "mlx" for mlx-lm from 0.32 on, which takes files named *.safetensors, or "mlx-swift"
+        for mlx-swift-lm. Raises as `prompt_cache`, InvalidInput for a model that those do not
+        compute in the same way or a place that cannot be written to, and OutOfSpace.
         """
         check_form(self.bundle.manifest, form)
         write_cache(Path(path), self.prompt_cache(), form)
 
     def load_cache(self, path: str | Path, tokens: TokenIds | None = None) -> None:
-        """Go on from a file that `save_cache` wrote, or mlx-lm or mlx-swift-lm.
+        """Go on from a file that `save_cache`, mlx-lm or mlx-swift-lm wrote.
 
         tokens: what it holds, for a file that does not say. Raises InvalidInput for a file that is
-        damaged, or of another model.
+        damaged or of another model.
         """
         given = None if tokens is None else self._valid(tokens)
         try:
-            made = self._made_of
-            self.continue_from(read_cache(Path(path), self.bundle.manifest, made, given))
+            cache = read_cache(Path(path), self.bundle.manifest, self._made_of, given)
+            self.continue_from(cache)
         except InvalidInput as error:
             raise InvalidInput(f"{path}: {error}") from None
+
+    @property
+    def _made_of(self) -> dict[str, str]:
+        return made_of(self.bundle.manifest, self.backend.dtype, self._adapter)
+
+    @property
+    def _own_runner(self) -> ModelRunner:
+        if type(self._runner) is not ModelRunner:
+            raise InvalidInput("a cluster's caches are on its machines; use a session on one")
+        return self._runner
 
     def prefill(self, token_ids: TokenIds) -> np.ndarray | int:
         """Append tokens to the cache, a chunk at a time.

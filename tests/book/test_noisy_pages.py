@@ -53,6 +53,7 @@ def noisy(whose: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(path), "NOISY": whose}
 
 
+@pytest.mark.long
 def test_core_ml_is_a_step_of_half_precision_off(tmp_path):
     command = [sys.executable, "-c", NOISE, str(tmp_path / "double.mlpackage")]
     subprocess.run(command, check=True, env=noisy("coreml"))

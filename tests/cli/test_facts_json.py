@@ -88,6 +88,7 @@ def test_lowered_blocks_are_an_entry_of_the_cache(tmp_path, monkeypatch):
     assert not (tmp_path / "lowered").exists() and facts("cache")["lowered"] == []
 
 
+@pytest.mark.long
 def test_a_name_leads_to_its_bundle_and_the_cache_says_how_it_was_made(tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
     done = ane_book("convert", "privacy-filter-small", "--quant", "int8", "--context", "96")

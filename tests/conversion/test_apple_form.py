@@ -3,7 +3,6 @@
 from collections import Counter
 import json
 
-from _zaya import maker
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle
 from ane_book.evidence.parity import check_parity
@@ -43,9 +42,8 @@ def test_a_manifest_that_says_another_form_is_refused(tiny_bundle, tmp_path):
             Bundle.open(tmp_path / form)
 
 
-def test_a_tail_may_be_as_wide_as_a_cache(tmp_path_factory):
+def test_a_tail_may_be_as_wide_as_a_cache(tiny_bundle):
     """What is kept is told apart by its name."""
-    recipe = {"kv": "host", "form": "apple", "context": 3, "prefill": 2}
-    bundle = maker(tmp_path_factory, {"odd": recipe})("odd")[2]
-    assert bundle.config.tail_width == bundle.manifest.context == 3
+    bundle = tiny_bundle("lfm2", kv="host", form="apple", context=3, prefill=2)[1]
+    assert bundle.config.taps - 1 == bundle.manifest.context == 3
     assert check_parity(bundle).passed

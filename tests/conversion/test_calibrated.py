@@ -3,6 +3,7 @@
 import itertools
 import json
 
+from _long import long_but
 import ane_book
 from ane_book.conversion.plan import plan
 from ane_book.conversion.quantize import allotment, calibrate
@@ -221,6 +222,7 @@ class TestBundle:
         written = sum(file.stat().st_size for file in calibrated.path.rglob("weight.bin"))
         assert 0.8 * planned.weight_bytes < written <= planned.weight_bytes
 
+    @pytest.mark.long
     def test_it_loses_less_than_rounded_palettes_of_four_bits(self, tiny, tmp_path, monkeypatch):
         """On prose, which is not what it was calibrated on; a quarter of a bit is the head's."""
         monkeypatch.setattr(allotment, "TOKENS", 2048)
@@ -259,7 +261,7 @@ class TestBundle:
                 progress=stop,
             )  # fmt: skip
 
-        for place in ("sensitivity of layer 2", "layer 2", "head"):
+        for place in ("sensitivity of layer 2", "layer 2"):
             with pytest.raises(KeyboardInterrupt):
                 convert(place)
         found = convert("")
@@ -283,7 +285,9 @@ def test_no_program_is_beyond_the_limit(tiny, tmp_path, monkeypatch):
     assert max(sizes) <= one.bytes
 
 
-@pytest.mark.parametrize(("quant", "head"), [("auto:6", "int8"), ("none", "auto:6")])
+@pytest.mark.parametrize(
+    ("quant", "head"), long_but([("auto:6", "int8"), ("none", "auto:6")], ("none", "auto:6"))
+)
 def test_layers_and_head_may_have_a_say_of_their_own(tiny, tmp_path, monkeypatch, quant, head):
     monkeypatch.setattr(allotment, "TOKENS", 256)
     made = ane_book.convert(

@@ -55,7 +55,7 @@ def chosen_by(model, ids) -> set[tuple[int, int]]:
 
 
 class TestScores:
-    @pytest.mark.parametrize("size", long_but(SIZES, "usual", "narrow"))
+    @pytest.mark.parametrize("size", long_but(SIZES, "usual"))
     def test_are_those_of_all_experts_in_the_graph(self, tagger, size):
         """Below, at and above the band; and those of `transformers`."""
         model, bundle = tagger(size, experts="dispatch")

@@ -23,26 +23,26 @@ def long(*case):
 #: A family, the recipe of both bundles, and what only the other one is. Those with memories and
 #: experts are converted by these options in tests/models/test_family_bundles.py.
 CASES = [
-    ("gemma3_text", STATE, APPLE),
+    long("gemma3_text", STATE, APPLE),
     ("gemma3_text", STATE | SELECT, APPLE),
     long("gemma3_text", HOST, APPLE),
     long("hunyuan_v1_dense", STATE, APPLE),  # heads are normed after they are rotated
     long("olmo2", HOST, APPLE),  # queries are normed whole
-    ("llama", GUESSES, APPLE),
+    long("llama", GUESSES, APPLE),
     ("llama", ONE | {"tiers": (16,)}, APPLE),
-    ("llama", HOST | TANH | {"argmax_output": True}, APPLE),
+    long("llama", HOST | TANH | {"argmax_output": True}, APPLE),
     long("llama", STATE, ONE),
     ("llama", HOST, ONE),
     long("gemma3_text", STATE, ONE),
-    ("gemma3_text", HOST, ONE),
-    ("llama", {"argmax_output": True}, ONE),
+    long("gemma3_text", HOST, ONE),
+    long("llama", {"argmax_output": True}, ONE),
     long("llama", {"tiers": (8, 16)}, ONE),
     long("llama", {"quant": "int8"}, ONE),
-    ("llama", {"quant": "lut6"}, ONE),
+    long("llama", {"quant": "lut6"}, ONE),
     long("llama", {"shard_limit": 100_000}, ONE),
     long("llama", SELECT, ONE),
     long("llama", STATE, SELECT),
-    ("gemma3_text", STATE, SELECT),
+    long("gemma3_text", STATE, SELECT),
     ("llama", GUESSES, SELECT),
     ("llama", STATE, TANH),
 ]

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 
-from _long import long_but
 import pytest
 
 CONFIG = {
@@ -62,7 +61,10 @@ def growth(way: str, tmp_path, **changes) -> int:
     return int(done.stdout.split()[-1])
 
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the system does not say the peak")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="the system does not say the peak"),
+    pytest.mark.long,
+]
 
 
 def test_lowering_takes_eight_bytes_a_weight_at_most(tmp_path):
@@ -72,7 +74,7 @@ def test_lowering_takes_eight_bytes_a_weight_at_most(tmp_path):
     assert growth("lower", tmp_path, hidden_size=C, intermediate_size=F) < 8 * weights
 
 
-@pytest.mark.parametrize("tied", long_but([True, False], True))
+@pytest.mark.parametrize("tied", [True, False])
 def test_a_large_vocabulary_is_never_whole_in_single_precision(tmp_path, tied):
     V, C = 100_000, 256
     found = growth("convert", tmp_path, vocab_size=V, hidden_size=C, tie_word_embeddings=tied)

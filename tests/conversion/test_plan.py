@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from _command import ane_book as command
+from _long import long_but
 from _tiny import REPRESENTATIVES
 import ane_book
 from ane_book.bundle import Bundle
@@ -56,7 +57,7 @@ class TestBytes:
         assert planned.wired.shared == planned.weight_bytes
         assert planned.wired.copied == sum(counts[name] * size for name, size in written.items())
 
-    @pytest.mark.parametrize("family", REPRESENTATIVES)
+    @pytest.mark.parametrize("family", long_but(REPRESENTATIVES, *REPRESENTATIVES[:3]))
     def test_of_every_kind_of_family(self, tiny_bundle, family):
         self.check(tiny_bundle(family, kv="state")[1])
         self.check(tiny_bundle(family, **CUT)[1])

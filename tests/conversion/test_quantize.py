@@ -276,8 +276,7 @@ class TestChoice:
         with pytest.raises(InvalidInput, match="converted with quant = 'lut4-g8', not 'int8'"):
             hold_to(old, {"quant": "int8"})
 
-    def test_each_choice_is_a_bundle_of_its_own(self, tiny, tmp_path, monkeypatch):
-        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
+    def test_each_choice_is_a_bundle_of_its_own(self, tiny, empty_cache):
         _, folder = tiny("llama")
         convert = partial(ane_book.convert, str(folder), context=32, prefill=8)
         plain, int8 = convert(), convert(quant="int8")

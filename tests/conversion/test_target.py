@@ -221,8 +221,7 @@ class TestReplacing:
         bundle.verify()
         assert bundle.embedding.any()
 
-    def test_a_damaged_bundle_in_the_cache_is_made_again(self, convert, tmp_path, monkeypatch):
-        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
+    def test_a_damaged_bundle_in_the_cache_is_made_again(self, convert, empty_cache):
         first = convert()
         (first.path / "golden.npz").unlink()
         again = convert()
@@ -349,8 +348,7 @@ class TestCacheCommand:
 
 
 class TestContext:
-    def test_no_more_than_the_model_has(self, tiny, tmp_path, monkeypatch):
-        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
+    def test_no_more_than_the_model_has(self, tiny, empty_cache):
         _, folder = tiny("llama", **SMALL, max_position_embeddings=48)
         bundle = ane_book.convert(str(folder))
         assert (bundle.recipe.context, bundle.recipe.prefill) == (48, 48)

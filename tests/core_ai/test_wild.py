@@ -2,7 +2,6 @@
 parts where a translation is wrong."""
 
 from _foreign import IN_SINGLE, build, normal, package, quiet
-from _long import long_but
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
@@ -99,7 +98,8 @@ WILD = [
 ]
 
 
-@pytest.mark.parametrize(("suite", "tests", "carried", "refused"), long_but(WILD, WILD[0]))
+@pytest.mark.long
+@pytest.mark.parametrize(("suite", "tests", "carried", "refused"), WILD)
 def test_packages_of_others_are_carried_and_equal_or_refused_by_name(
     suite, tests, carried, refused
 ):

@@ -40,14 +40,19 @@ def bundle(tiny, tmp_path) -> Bundle:
     return ane_book.convert(folder, out=out, context=32, functions="one")
 
 
-def test_the_doctor_has_what_a_mac_says(mac, monkeypatch):
+def test_the_doctor_has_what_a_mac_says(mac):
     said = mac("well", *command("doctor")).stdout
     assert "macOS 26.1, arm64" in said and "Apple M4" in said
     assert "coremltools' Core ML binding" in said and "present on Apple silicon" in said
+
+
+@pytest.mark.long
+def test_the_doctor_has_what_a_virtual_mac_says(mac, monkeypatch):
     monkeypatch.setenv("VIRTUAL", "1")
     assert "a virtual machine has no Neural Engine" in mac("well", *command("doctor")).stdout
 
 
+@pytest.mark.long
 def test_residency_of_a_bundle_goes_into_its_evidence(mac, bundle):
     """Every function, with states and golden inputs: exit code 0."""
     done = mac("well", *command("residency", bundle.path, "--soak", 25))

@@ -88,7 +88,7 @@ def test_what_makes_a_measurement_stronger(copy):
 
 def _record_often(folder, name):
     bundle = Bundle.open(folder)
-    for number in range(60):
+    for number in range(20):
         bundle.record(name, level(True, f"{name} {number}", {"number": number}))
 
 
@@ -101,7 +101,7 @@ def test_processes_that_record_at_once_lose_nothing(copy):
         process.join(HANGING)
     assert [process.exitcode for process in running] == [0, 0, 0]
     levels = Bundle.open(copy).evidence.levels
-    assert [levels[name].reason for name in names] == [f"{name} 59" for name in names]
+    assert [levels[name].reason for name in names] == [f"{name} 19" for name in names]
     assert not list(copy.glob("*.part"))
 
 

@@ -24,8 +24,11 @@ FOLDER = find_folder()
 NAMES = [path.stem for path in sorted(FOLDER.glob("settle_*.py"))]
 MAC = Path(__file__).parents[1] / "ane" / "mac" / "_mac.py"
 
-#: Their graphs take seconds each.
-LARGE = {"settle_axis", "settle_flexible", "settle_prefill", "settle_sums", "settle_weights"}
+#: Their graphs take a second or more each.
+LARGE = {
+    "settle_activations_int8", "settle_axis", "settle_calls", "settle_flexible", "settle_prefill",
+    "settle_program_bytes", "settle_states", "settle_sums", "settle_weights",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -95,6 +98,7 @@ def test_weights_of_a_case_are_its_own(tmp_path):
     assert len(arrays) == 3 and len({array.tobytes() for array in arrays}) == 3
 
 
+@pytest.mark.long
 def test_one_is_asked_through_a_child_process(monkeypatch):
     from _settle import run
 

@@ -35,8 +35,8 @@ def faulty(sound, tmp_path):
     [
         ("llama", {"kv": "host"}),
         ("gemma3_text", {}),
-        ("qwen3", {"head_rows": 100, "shard_limit": 150_000}),
-        ("qwen2", {"argmax_output": True}),
+        pytest.param("qwen3", {"head_rows": 100, "shard_limit": 150_000}, marks=pytest.mark.long),
+        pytest.param("qwen2", {"argmax_output": True}, marks=pytest.mark.long),
     ],
 )
 def test_what_conversion_writes_passes(tiny_bundle, family, recipe):
@@ -48,6 +48,7 @@ def test_what_conversion_writes_passes(tiny_bundle, family, recipe):
     assert figures["error_fp32"] < EXACT < figures["error_fp16"]
 
 
+@pytest.mark.long
 def test_multipliers_that_half_precision_has_not_are_no_fault(tiny_bundle):
     """Granite's 0.22 is stored as 0.21997; a fault of one in ten thousand would be one."""
     changes = ("logits_scaling", 6.0), ("num_hidden_layers", 6), ("residual_multiplier", 0.22)

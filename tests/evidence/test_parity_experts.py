@@ -3,6 +3,7 @@
 The faults are planted in copies of a tagger's bundle with three layers of eight experts.
 """
 
+from _long import long_but
 from _plant import change_weight, copied, flip
 from _taggers import tiny_tagger, write_tagger
 from ane_book import convert
@@ -39,7 +40,7 @@ def test_what_conversion_writes_passes(tagger):
     assert names[0] == "embedding" and names[-1] == "whole" and len(names) == 1 + 4 + 3 + 1
 
 
-@pytest.mark.parametrize("unchosen", [False, True])
+@pytest.mark.parametrize("unchosen", long_but([False, True], True))
 def test_a_wrong_weight_of_an_expert_is_named(faulty, unchosen):
     """One that golden tokens choose, and the one that the fewest of them choose."""
     gates = Bundle.open(faulty).golden()["gates"][1]
@@ -50,6 +51,7 @@ def test_a_wrong_weight_of_an_expert_is_named(faulty, unchosen):
     assert not found.passed and found.package == package
 
 
+@pytest.mark.long
 def test_a_wrong_weight_of_a_trunk_is_named(faulty):
     change_weight(faulty / "trunk_01.mlpackage", "router_weight_to_fp16", negate)
     found = check_parity(faulty)

@@ -103,7 +103,7 @@ def test_only_the_independent_check_needs_transformers(taught, tmp_path):
         "import ane_book\n"
         "from ane_book.evidence.quality import check_quality\n"
         f"source, out = {str(taught)!r}, {str(tmp_path / 'made')!r}\n"
-        "made = ane_book.convert(source, out=out, context=32)\n"
+        "made = ane_book.convert(source, out=out, context=32, prefill=8)\n"
         "print(ane_book.Session(made, backend='mil').generate('Hi', max_tokens=4).token_ids)\n"
         "print(check_quality(made, tokens=64).status)\n"
         "check_quality(made, source, independent=True)\n"

@@ -53,6 +53,7 @@ def test_rounded_inputs_of_layers_cost_something_in_single_precision_alone(made)
     np.testing.assert_array_equal(*half)
 
 
+@pytest.mark.long
 def test_eight_bits_cost_more_where_scores_are_large(tmp_path):
     """This family does not scale its scores: with norms of queries as `transformers` begins them
     they are four times as large as here, and whatever is quantised costs more."""

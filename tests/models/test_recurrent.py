@@ -107,6 +107,7 @@ def test_a_decay_of_16_a_token_is_finite_over_any_call():
     assert read.isfinite().all() and memory.isfinite().all()
 
 
+@pytest.mark.long
 def test_the_engines_own_silu_would_not_do(monkeypatch, tiny, tmp_path):
     """What it is published to be off near 0 grows in the norm behind it."""
     model, folder = tiny("qwen3_5_text")

@@ -2,6 +2,7 @@
 
 import json
 
+from _long import long_but
 from _tiny import prompt, tiny_model, write_checkpoint
 import ane_book
 from ane_book.errors import InvalidWeights
@@ -20,7 +21,7 @@ WHOLE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", WHOLE)
+@pytest.mark.parametrize("family", long_but(WHOLE, "qwen3_5_text"))
 def test_the_tokens_are_those_of_the_text_model(tmp_path, family):
     from safetensors.torch import load_file, save_file
     from transformers import AutoConfig, AutoModelForImageTextToText

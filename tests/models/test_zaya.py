@@ -167,14 +167,14 @@ def test_a_token_calls_its_expert_alone_and_none_where_it_takes_none(bundled, na
     assert nobody, "some token takes no expert, or nothing is shown of those"
 
 
-@pytest.mark.parametrize("size", long_but(["usual", "odd"], "odd"))
-def test_the_plan_counts_the_tails(bundled, size):
+@pytest.mark.parametrize("name", long_but(["usual", "odd", "usual, apart"], "usual, apart"))
+def test_the_plan_counts_the_tails(bundled, name):
     """What the host holds for a session, and what a call takes, to the byte."""
-    *_, bundle = bundled(size)
+    *_, bundle = bundled(name)
     planned = plan(bundle.config, bundle.recipe)
     decode = [part.functions[bundle.manifest.reading] for part in bundle.manifest.shards]
-    layout, name = bundle.manifest.layout, "projected"
-    stores = [(f.call(layout), s) for f in decode for s in f.stores(layout) if s.name == name]
+    layout, tail = bundle.manifest.layout, "projected"
+    stores = [(f.call(layout), s) for f in decode for s in f.stores(layout) if s.name == tail]
     taken = [store.shape(call) for call, store in stores]
     kept = [store.held(call) for call, store in stores]
     assert planned.kept_bytes(Tail) == 2 * sum(map(prod, taken)) > 0

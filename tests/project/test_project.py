@@ -77,7 +77,7 @@ FLOORS = {
         "__main__",
     ],
     "ane_serve": [
-        "markers page tools",
+        "llama_cache markers page tools",
         "splitting",
         "generation",
         "api bench cluster",

@@ -1,71 +1,376 @@
-"""A session's cache as a file: mlx-lm goes on from ours, and ours from its own."""
+"""Caches that no session goes on from: of another model, damaged, hostile, or half written."""
 
-from _tiny import prompt, tiny_model, write_checkpoint
-import ane_book
+from contextlib import closing
+from dataclasses import replace
+import json
+import os
+import random
+import signal
+import time
+
+from _adapters import write_adapter
+from _tiny import prompt
+from ane_book.bundle.manifest import Manifest
+from ane_book.errors import InvalidInput, SessionBusy
+from ane_book.host import Host
+from ane_book.rope import Rotary
 from ane_book.runtime import Session
+from ane_book.runtime.model_runner import ModelRunner
+from ane_book.runtime.prompt_cache import LayerCache, kept_layers
+from ane_book.runtime.prompt_cache_file import check_form, read_cache, write_cache
+import numpy as np
 import pytest
 
-mx = pytest.importorskip("mlx.core")
-cache_of = pytest.importorskip("mlx_lm.models.cache")
-load_model = pytest.importorskip("mlx_lm.utils").load_model
+N = 21
+IDS = prompt(N + 1)
+RECIPE = {"kv": "host", "context": 64, "lora_slots": 4}
 
-TOKENS = 24  # of an answer
 
-#: How bundles keep the same cache.
-RECIPES = {
-    "state": {"kv": "state"},
-    "host, packages": {"kv": "host", "shard_limit": 250_000},
-    "apple, state, tiers": {"kv": "state", "form": "apple", "tiers": (16, 32)},
-    "apple, host, verify": {"kv": "host", "form": "apple", "verify": 4},
+@pytest.fixture(scope="module")
+def session(tiny_bundle):
+    """One that holds N tokens."""
+    session = Session(tiny_bundle("gemma3_text", **RECIPE)[1], "fp32", "mil")
+    session.prefill(IDS[:N])
+    return session
+
+
+@pytest.fixture(scope="module")
+def other(session):
+    return Session(session.bundle, "fp32", "mil")
+
+
+@pytest.fixture
+def file(session, tmp_path):
+    path = tmp_path / "cache.safetensors"
+    session.save_cache(path)
+    return path
+
+
+def refusal(call, *given) -> str:
+    """What an InvalidInput says, which is one line."""
+    with pytest.raises(InvalidInput) as caught:
+        call(*given)
+    message = str(caught.value)
+    assert message and "\n" not in message
+    return message
+
+
+def test_a_file_is_for_one_person_and_whole(session, file):
+    assert file.stat().st_mode & 0o777 == 0o600
+    before = file.read_bytes()
+    assert "no such" in refusal(session.save_cache, file.parent / "none" / "x").lower()
+    assert "'gguf'" in refusal(session.save_cache, file, "gguf")
+    assert file.read_bytes() == before
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_an_answer_that_runs_keeps_its_cache(session, file):
+    with closing(session.stream(IDS, max_tokens=4)) as stream:
+        next(stream)
+        for call in (session.prompt_cache, lambda: session.load_cache(file)):
+            with pytest.raises(SessionBusy):
+                call()
+    session.load_cache(file)
+    assert session.position == N
+
+
+def test_a_copy_stays_as_it_was(session, other):
+    cache = session.prompt_cache()
+    before = [{name: array.copy() for name, array in own.arrays.items()} for own in cache.layers]
+    other.continue_from(cache)
+    other.decode(IDS[N])
+    for own, arrays in zip(cache.layers, before, strict=True):
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(own.arrays[name], array)
+    assert (cache.position, cache.tokens) == (N, IDS[:N])
+
+
+def test_what_made_it_must_be_the_same(session, tiny, tiny_bundle, tmp_path):
+    cache, folder = session.prompt_cache(), tmp_path / "adapter"
+    for name in ("weights", "tokenizer", "recipe", "adapter", "precision"):
+        changed = replace(cache, made_of=cache.made_of | {name: "other"})
+        assert f"of other {name}: 'other'" in refusal(session.continue_from, changed)
+    half = Session(session.bundle, "fp16", "mil")
+    assert "of other precision: 'float32', and not 'float16'" in refusal(half.continue_from, cache)
+    write_adapter(tiny("gemma3_text")[0], folder)
+    half.use(folder)
+    half.prefill(IDS[:N])
+    own = half.prompt_cache()
+    half.use(None)
+    assert "of other adapter" in refusal(half.continue_from, own)
+    half.use(folder)
+    half.continue_from(own)
+
+
+def test_bundles_that_cannot(session, other):
+    manifest = session.bundle.manifest
+    silent = manifest.model_copy(update={"layers": []})
+    assert "convert the model again" in refusal(kept_layers, silent)
+    other.reset()
+    assert "holds no tokens" in refusal(other.prompt_cache)
+    far = Session(session.bundle, "fp32", "mil", runner=type("Far", (ModelRunner,), {})(
+        session.bundle, session.backend
+    ))  # fmt: skip
+    assert "cluster" in refusal(far.prompt_cache)
+
+
+#: What mlx-lm has no cache for, or computes otherwise: family, scaling, window, what is said.
+OTHERWISE = [
+    ("zaya", {}, None, "no cache of what zaya models keep"),
+    ("gemma4_text", {}, None, "no cache of what gemma4_text models keep"),
+    ("glm4", {}, None, "no cache of what glm4 models keep"),
+    ("mistral", {}, 32, "no window in Mistral"),
+    ("qwen3_moe", {"rope_type": "linear", "factor": 2.0}, None, "qwen3_moe models by linear"),
+    ("llama", {"rope_type": "yarn", "attention_factor": 1.2}, None, "all of this YaRN"),
+    ("phi3", {"rope_type": "longrope", "original_max_position_embeddings": 64}, None, "LongRoPE"),
+]
+
+
+@pytest.mark.parametrize("family, scaling, window, said", OTHERWISE)
+def test_what_mlx_lm_computes_otherwise_is_not_written(session, family, scaling, window, said):
+    rotary = {"rope": Rotary(24, 24, 1e4, scaling, 128)}
+    host = Host.model_construct(rotary=rotary, masks={"mask": window})
+    model = session.bundle.manifest.model | {"architecture": family}
+    changed = session.bundle.manifest.model_copy(update={"host": host, "model": model})
+    assert said in refusal(check_form, changed, "mlx")
+    for fine in ("mistral", "llama"):
+        host = Host.model_construct(rotary={}, masks={"mask": None})
+        check_form(
+            changed.model_copy(update={"host": host, "model": {"architecture": fine}}), "mlx"
+        )
+
+
+def test_a_manifest_that_contradicts_itself(session):
+    fields = session.bundle.manifest.model_dump(mode="json")
+    for i, name, value in [(0, "stores", ["keys"]), (1, "rotary", "none"), (2, "mask", "none")]:
+        layers = [dict(own) for own in fields["layers"]]
+        layers[i][name] = value
+        with pytest.raises(ValueError, match="layer"):
+            Manifest.model_validate(fields | {"layers": layers})
+    with pytest.raises(ValueError, match="2 layers"):
+        Manifest.model_validate(fields | {"layers": fields["layers"][:2]})
+
+
+# --- broken variants
+
+
+def changed(layer: LayerCache, name: str, make) -> LayerCache:
+    return replace(layer, arrays={**layer.arrays, name: make(layer.arrays[name])})
+
+
+def keys(make):
+    return lambda layers: [changed(own, "keys", make) for own in layers]
+
+
+def exchanged(layers):
+    return [
+        replace(o, arrays={"keys": o.arrays["values"], "values": o.arrays["keys"]}) for o in layers
+    ]
+
+
+BROKEN = {
+    "scale left in": keys(lambda k: k * k.shape[2] ** -0.25),
+    "pairs swapped": keys(lambda k: k.reshape(*k.shape[:2], 2, -1).swapaxes(2, 3).reshape(k.shape)),
+    "halves swapped": keys(lambda k: np.roll(k, k.shape[2] // 2, 2)),
+    "one position off": keys(lambda k: np.roll(k, 1, 1)),
+    "window not rolled": lambda layers: [
+        replace(o, arrays={n: np.roll(a, 7, 1) for n, a in o.arrays.items()}) if o.window else o
+        for o in layers
+    ],
+    "layers exchanged": lambda layers: [layers[2], layers[1], layers[0]],
+    "full and windowed exchanged": lambda layers: [layers[1], layers[0], layers[2]],
+    "keys and values exchanged": exchanged,
+    "keys of no layer but the first": lambda layers: [
+        replace(o, arrays=layers[0].arrays) for o in layers
+    ],
+    "values doubled": lambda layers: [changed(o, "values", lambda v: 2 * v) for o in layers],
+    "not rotated": keys(np.zeros_like),
+    "newest row lacks": lambda layers: [
+        replace(o, arrays={n: a[:, :-1] for n, a in o.arrays.items()}) for o in layers
+    ],
+    "a layer lacks": lambda layers: layers[1:],
+    "a window less": lambda layers: [replace(o, window=None) for o in layers],
 }
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return write_checkpoint(tiny_model("llama"), tmp_path_factory.mktemp("checkpoint") / "model")
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_cache_is_refused_or_changes_tokens(broken, session, other):
+    cache = session.prompt_cache()
+
+    def likeliest() -> list[int]:
+        """The likeliest token after each of the next ones."""
+        return other.logits(prompt(N + 40)[N:]).argmax(axis=1).tolist()
+
+    other.continue_from(cache)
+    expected = likeliest()
+    try:
+        other.continue_from(replace(cache, layers=BROKEN[broken](cache.layers)))
+    except InvalidInput:
+        return
+    assert likeliest() != expected
 
 
-@pytest.fixture(scope="module", params=RECIPES)
-def bundle(request, checkpoint, tmp_path_factory):
-    out = tmp_path_factory.mktemp("bundle") / "bundle"
-    recipe = {"context": 96, "prefill": 8} | RECIPES[request.param]
-    return ane_book.convert(str(checkpoint), out, **recipe)
+def test_other_tokens_are_read_again(session, other):
+    cache = session.prompt_cache()
+    expected = session.generate(IDS, max_tokens=8).token_ids
+    other.continue_from(replace(cache, tokens=[IDS[1], *IDS[1:N]]))
+    calls = other.calls.total()
+    assert other.generate(IDS, max_tokens=8, reuse_cache=True).token_ids == expected
+    assert other.calls.total() > calls + 8 * len(session.bundle.manifest.packages)
+    session.rewind(N)
 
 
-@pytest.fixture(scope="module")
-def theirs(checkpoint):
-    return load_model(checkpoint)[0]
+# --- damaged files
 
 
-def continued(model, cache, token: int) -> list[int]:
-    """What mlx-lm answers after a cache and one more token."""
-    answer = [token]
-    for _ in range(TOKENS):
-        logits = model(mx.array([answer[-1:]]), cache=cache)[0, -1]
-        answer.append(int(mx.argmax(logits)))
-    return answer[1:]
+class Damaged:
+    """The parts of a file, and ways to damage it."""
+
+    def __init__(self, content: bytes, draw: random.Random):
+        size = int.from_bytes(content[:8], "little")
+        self.header, self.data = json.loads(content[8 : 8 + size]), bytearray(content[8 + size :])
+        self.metadata, self.draw = self.header["__metadata__"], draw
+        self.record = json.loads(self.metadata["0.ane_book"])
+        self.names = [n for n in self.header if n != "__metadata__"]
+        self.any = self.header[draw.choice(self.names)]
+
+    def bytes(self) -> bytes:
+        self.metadata["0.ane_book"] = json.dumps(self.record)
+        text = json.dumps(self.header).encode()
+        return len(text).to_bytes(8, "little") + text + self.data
+
+    def number(self, name: str, value: int) -> None:
+        start, stop = self.header[name]["data_offsets"]
+        self.data[start:stop] = value.to_bytes(stop - start, "little", signed=True)
 
 
-@pytest.mark.parametrize("form", ["mlx", "mlx-swift"])
-@pytest.mark.parametrize("tokens", [1, 21])
-def test_an_answer_is_the_same_whoever_read_the_prompt(tokens, form, bundle, theirs, tmp_path):
-    ids, file = prompt(tokens + 1), tmp_path / "ours.safetensors"
-    session = Session(bundle, "fp32", "mil")
-    expected = session.generate(ids, max_tokens=TOKENS).token_ids
-    session.rewind(tokens)
-    session.save_cache(file, form)
-    assert file.stat().st_mode & 0o777 == 0o600
+def cut(d: Damaged) -> bytes:
+    whole = d.bytes()
+    return whole[: d.draw.randrange(len(whole))]
 
-    again = Session(bundle, "fp32", "mil")
-    again.load_cache(file)
-    assert again.generate(ids, max_tokens=TOKENS, reuse_cache=True).token_ids == expected
-    assert again.calls.total() == TOKENS * len(bundle.manifest.packages)  # nothing was read again
 
-    if form == "mlx":
-        own = cache_of.load_prompt_cache(str(file))
-        assert continued(theirs, own, ids[-1]) == expected
-        own = cache_of.make_prompt_cache(theirs)
-        theirs(mx.array([ids[:-1]]), cache=own)
-        cache_of.save_prompt_cache(str(tmp_path / "theirs.safetensors"), own)
-        again.load_cache(tmp_path / "theirs.safetensors", tokens=ids[:-1])
-        assert again.generate(ids, max_tokens=TOKENS, reuse_cache=True).token_ids == expected
+def noise(d: Damaged) -> bytes:
+    whole = bytearray(d.bytes())
+    at = d.draw.randrange(9, 100)
+    whole[at : at + 30] = d.draw.randbytes(30)
+    return bytes(whole)
+
+
+def doubled(d: Damaged) -> bytes:
+    first, second = d.draw.sample(d.names, 2)
+    return d.bytes().replace(f'"{first}": '.encode(), f'"{second}": '.encode(), 1)
+
+
+def not_finite(d: Damaged) -> None:
+    start, stop = d.header[d.draw.choice(["0.0", "1.1", "2.0"])]["data_offsets"]
+    at = d.draw.randrange(start, stop, 4)
+    d.data[at : at + 4] = np.float32(d.draw.choice([np.nan, np.inf, -np.inf])).tobytes()
+
+
+def other_tokens(d: Damaged) -> None:
+    tokens, wrong = d.record["tokens"], (-1, 257, 10**30, 1.5, True, None, "1", [1], 1e300)
+    d.record["tokens"] = d.draw.choice(
+        [tokens[1:], tokens * 2, {}, "1", 5, [*tokens[1:], d.draw.choice(wrong)]]
+    )
+
+
+def other_layers(d: Damaged) -> None:
+    if d.draw.random() < 0.5:
+        del d.metadata["1.2"]
+    else:
+        d.metadata["1.3"] = "KVCache"
+
+
+def renamed(d: Damaged) -> None:
+    name = d.draw.choice(d.names)
+    d.header[d.draw.choice(["9.0", "0", "", "0.0.0", "a" * 300])] = d.header.pop(name)
+
+
+DAMAGES = {
+    "cut short": cut,
+    "longer": lambda d: d.bytes() + bytes(d.draw.randrange(1, 99)),
+    "length of the header": lambda d: d.draw.randrange(2**63).to_bytes(8, "little") + d.bytes()[8:],
+    "noise in the header": noise,
+    "no header": lambda d: d.draw.randbytes(d.draw.randrange(200)),
+    "deep": lambda d: (90_000).to_bytes(8, "little") + b"[" * 90_000,
+    "type": lambda d: d.any.update(dtype=d.draw.choice(["F64", "I8", "BOOL", "F16", "F4", "", 3])),
+    "shape": lambda d: d.any.update(shape=[1, *d.any["shape"]]),
+    "sizes": lambda d: d.any.update(shape=[d.draw.choice([-1, 2**40, 2**63, 10**30, "1", 1.5])]),
+    "place": lambda d: d.any.update(data_offsets=[d.draw.randrange(99), d.draw.randrange(2**40)]),
+    "a tensor lacks": lambda d: d.header.pop(d.draw.choice(d.names)) and None,
+    "a name twice": doubled,
+    "a name": renamed,
+    "one more": lambda d: d.header.update(x={"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}),
+    "not finite": not_finite,
+    "tokens": other_tokens,
+    "made of": lambda d: d.record["made_of"].update(
+        {d.draw.choice(["weights", "tokenizer", "recipe", "adapter", "precision"]): "other"}
+    ),
+    "class": lambda d: d.metadata.update(
+        {f"1.{d.draw.randrange(3)}": d.draw.choice(["QuantizedKVCache", "CacheList", "", "exec"])}
+    ),
+    "layers": other_layers,
+    "offset": lambda d: d.number("1.2", d.draw.choice([-1, 0, 1, N - 1, N + 1, 2**31 - 1])),
+    "end": lambda d: d.number("0.5", d.draw.choice([-1, N + 1, 2**31 - 1])),
+    "metadata": lambda d: d.metadata.update({"1.0": d.draw.choice([1, None, [], {}])}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_one_line(damage, file, session, other, tmp_path):
+    content, path = file.read_bytes(), tmp_path / "damaged.safetensors"
+    other.reset()
+    for seed in range(10):
+        d = Damaged(content, random.Random(f"{damage} {seed}"))
+        given = DAMAGES[damage](d)
+        path.write_bytes(d.bytes() if given is None else given)
+        assert refusal(other.load_cache, path).startswith(f"{path}: "), seed
+        assert other.position == 0
+    other.load_cache(file)
+
+
+def test_numbers_that_half_precision_lacks(tiny_bundle, file, tmp_path):
+    half = Session(tiny_bundle("gemma3_text", **RECIPE)[1], "fp16", "mil")
+    d = Damaged(file.read_bytes(), random.Random(0))
+    d.data[0:4] = np.float32(1e30).tobytes()
+    d.record["made_of"] = {}
+    path = tmp_path / "large.safetensors"
+    path.write_bytes(d.bytes())
+    assert "not finite in float16" in refusal(half.load_cache, path)
+
+
+def test_a_file_by_others_needs_its_tokens(other, file, tmp_path):
+    d, path = Damaged(file.read_bytes(), random.Random(0)), tmp_path / "theirs.safetensors"
+    assert "other tokens" in refusal(other.load_cache, file, IDS[1:])
+    d.record = {}
+    path.write_bytes(d.bytes())
+    assert "give them, as tokens=[...]" in refusal(other.load_cache, path)
+    assert "has 21 tokens, and the cache 5" in refusal(other.load_cache, path, IDS[:5])
+    other.load_cache(path, IDS[:N])
+    assert other.position == N
+
+
+def test_longer_than_the_context(tiny_bundle, file):
+    short = Session(tiny_bundle("gemma3_text", **RECIPE | {"context": 16})[1], "fp32", "mil")
+    assert "a cache of 21 tokens, and the context is 16" in refusal(short.load_cache, file)
+
+
+def test_killed_at_any_moment_the_file_is_whole(session, tmp_path):
+    path, caches = tmp_path / "cache.safetensors", []
+    for n in (N, N - 1):
+        session.rewind(n)
+        caches.append(session.prompt_cache())
+    manifest, made = session.bundle.manifest, caches[0].made_of
+    for kill in range(25):
+        child = os.fork()
+        if not child:
+            while True:
+                for cache in caches:
+                    write_cache(path, cache, "mlx")
+        time.sleep(random.Random(kill).uniform(0.001, 0.03))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if path.exists():
+            assert read_cache(path, manifest, made).position in (N, N - 1)
+    assert path.exists()
+    session.prefill(IDS[N - 1 : N])

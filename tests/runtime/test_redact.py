@@ -16,8 +16,8 @@ def scores_of(tagger: Tagger, ids, most=None) -> np.ndarray:
 class TestScores:
     @pytest.mark.parametrize(
         ("size", "recipe", "programs"),
-        [("usual", {}, 1), ("narrow", {"shard_limit": "0.25MB"}, 3),
-         ("odd", {"experts": "dispatch"}, 7)],
+        [("usual", {}, 1), ("odd", {"experts": "dispatch"}, 7),
+         pytest.param("narrow", {"shard_limit": "0.25MB"}, 3, marks=pytest.mark.long)],
     )  # fmt: skip
     def test_are_those_of_transformers(self, tagger, size, recipe, programs):
         """Of texts below the band, at it and above it."""

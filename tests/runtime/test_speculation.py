@@ -259,7 +259,7 @@ def fit(found: list[int], probabilities: np.ndarray) -> float:
 
 @pytest.mark.parametrize(
     ("rule", "likely"),
-    [(None, 0), (None, 2), (keeps_likely, 0), (draws_again, 2)],
+    [pytest.param(None, 0, marks=pytest.mark.long), (None, 2), (keeps_likely, 0), (draws_again, 2)],
 )
 def test_the_distribution_stays(blocks, rule, likely):
     """A session's draws, where the guess is the likeliest token, or the third; another rule is

@@ -5,6 +5,7 @@ import re
 import tracemalloc
 
 from _labels import NAMES, makes_sense, parted
+from _long import long_but
 from ane_book.errors import InvalidInput, InvalidType
 from ane_book.runtime import Tagger
 from ane_book.runtime.tags import spans
@@ -150,7 +151,12 @@ class Secret(Dice):
 
 
 @pytest.mark.parametrize(
-    ("kind", "signs"), [(Dice, "x"), (Dice, "word "), (Dice, "🙂\r\n"), (Undecided, "x")]
+    ("kind", "signs"),
+    long_but(
+        [(Dice, "x"), (Dice, "word "), (Dice, "🙂\r\n"), (Undecided, "x")],
+        (Dice, "🙂\r\n"),
+        (Undecided, "x"),
+    ),
 )
 def test_memory_does_not_grow_with_the_text(kind, signs, monkeypatch):
     monkeypatch.setattr(spans, "LONGEST", 500)

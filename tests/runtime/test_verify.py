@@ -36,7 +36,7 @@ def test_it_does_all_decoding_but_for_the_end_of_the_context(bundle, precision):
 
 @pytest.mark.parametrize(
     ("K", "argmax_output"),
-    long_but(product((2, 8, CONTEXT), (False, True)), (2, True), (CONTEXT, False)),
+    long_but(product((2, 8, CONTEXT), (False, True)), (2, True)),
 )
 def test_tokens_are_those_of_a_bundle_without_it(tiny_bundle, K, argmax_output):
     """The least K, as many as `prefill` takes, and the most."""

@@ -5,7 +5,6 @@ from dataclasses import replace
 import _against
 from _against import EXACT, compare, judge
 from _cases import FAMILIES, SHARED, draw
-from _long import long_but
 import numpy as np
 import pytest
 
@@ -23,7 +22,8 @@ def short(found):
     return replace(found, runs=found.runs[:3])
 
 
-@pytest.mark.parametrize("family", long_but(["hunyuan_v1_dense", "phi3"], "phi3"))
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["hunyuan_v1_dense", "phi3"])
 def test_odd_checkpoints_are_right(tmp_path, family):
     found = judge(short(case(family, scaling="longrope", refused=None)), tmp_path)
     assert len(found) == 3 and {own["outcome"] for own in found} <= {"right", "tie"}, found

@@ -33,9 +33,10 @@ class TestSmolLM2:
         outside = ("token_embd.weight", "output_norm.weight")
         for tensor in reader.tensors:
             if tensor.name in outside or tensor.name.split(".")[1] == "17":
-                weights = dequantize(tensor.data, tensor.tensor_type)
+                rows = 1000 if tensor.name == outside[0] else None  # of 49,152
+                weights = dequantize(tensor.data[:rows], tensor.tensor_type)
                 theirs = processor.process(weights, tensor.name).weights
-                ours = source.tensor(expected[tensor.name])
+                ours = source.tensor(expected[tensor.name])[:rows]
                 np.testing.assert_array_equal(ours, theirs, err_msg=tensor.name)
 
     def test_reading_holds_one_tensor(self):

@@ -11,6 +11,7 @@
     server.py      the process: ports, signals, how it stops
     api/           requests, answers and errors as OpenAI has them
     page/          the chat at `/`
+    llama_cache.py a session's cache as llama.cpp's file, and back
 
     tools/         calls of tools as models write them
     bench/         how fast a model answers, here and on any server of that API

@@ -2,7 +2,7 @@
 
 ANEMLL (github.com/Anemll/Anemll) writes the decoder anew for the Neural Engine: one state for all
 keys and values, 1x1 convolutions, the norm as a `layer_norm` of [x, -x], the softmax spelled out, a
-head in parts, and two functions on one state, stored in half precision or as palettes of 4 bits.
+head in parts, and two functions on one state.
 0seba (github.com/0seba/coremlmodels) keeps channels first, takes the groups of heads one by one,
 and makes the mask inside; its head gives of each part what sampling needs, maximum and log-sum-exp.
 
@@ -13,7 +13,6 @@ from _foreign import WAYS, agree, normal, package
 from _foreign_decoders import ChannelDecoder, Decoder
 from _foreign_llama import PROMPT, VOCABULARY, P, answer, causal, llama
 import coremltools as ct
-from coremltools.optimize import coreml as cto
 from mlprogram import MLProgram
 import numpy as np
 import pytest
@@ -87,19 +86,9 @@ def merge(folder, infer, prefill):
     return path
 
 
-def palettes(path):
-    """The package with its matrices as palettes: of 16 entries, which is all that they hold."""
-    config = cto.OpPalettizerConfig(mode="unique", weight_threshold=1000)
-    model = ct.models.MLModel(str(path), skip_model_load=True)
-    model = cto.palettize_weights(model, cto.OptimizationConfig(config))
-    compressed = path.with_stem(f"{path.stem}_lut")
-    model.save(str(compressed))
-    return compressed
-
-
 @pytest.fixture(scope="module")
 def anemll(tmp_path_factory):
-    """Embeddings, decoder of two functions and head; plain, in palettes."""
+    """Embeddings, decoder of two functions and head."""
     folder = tmp_path_factory.mktemp("anemll")
     lengths = ct.EnumeratedShapes([[1, 1], [1, T]], default=[1, 1])
     embeddings = package(
@@ -117,26 +106,16 @@ def anemll(tmp_path_factory):
         outputs=[ct.TensorType(f"logits{i}", dtype=np.float16) for i in range(1, 5)],
     )
     parts = [convert_decoder(folder, length) for length in (1, T)]
-    found = {"plain": (embeddings, merge(folder, *parts), head)}
-    (folder / "lut").mkdir()
-    small = merge(folder / "lut", *[palettes(part) for part in parts])
-    return found | {"palettes": (embeddings, small, palettes(head))}
+    return embeddings, merge(folder, *parts), head
 
 
-def weight_bytes(path) -> int:
-    return (path / "Data/com.apple.CoreML/weights/weight.bin").stat().st_size
-
-
-@pytest.mark.parametrize("weights", ["plain", "palettes"])
 @pytest.mark.parametrize("precision, optimize", WAYS)
-def test_anemlls_functions_share_a_state(anemll, weights, precision, optimize):
+def test_anemlls_functions_share_a_state(anemll, precision, optimize):
     """`infer` makes the state, `prefill` fills it with the prompt, and both go on in turns."""
-    paths = anemll[weights]
-    embed, decode, head = (MLProgram(p, None, precision, optimize=optimize) for p in paths)
+    embed, decode, head = (MLProgram(p, None, precision, optimize=optimize) for p in anemll)
     assert decode.functions == ["infer", "prefill"] and decode.name == "infer"
     spelled_out = {"reduce_max", "exp", "reduce_sum", "real_div", "layer_norm", "slice_update"}
     assert spelled_out < {operation.type for operation in decode.operations}
-    assert (weight_bytes(paths[1]) < weight_bytes(anemll["plain"][1]) / 2) == (weights != "plain")
     tokens, logits = answer()
     state, start = decode.make_state(), 0
     tolerance = 1e-4 if precision == "fp32" else 5e-3  # the rotary tables are stored in half

@@ -64,6 +64,7 @@ def test_apples_recipe(fused, tmp_path):
         program.predict(calls[0] | {"inputIds": calls[0]["inputIds"][0]}, program.make_state())
 
 
+@pytest.mark.long
 def test_an_exported_decoder(tmp_path):
     example = torch.zeros((1, 1), dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     path = exported(SlotCache(llama(), P), tmp_path / "exported.mlpackage", example)

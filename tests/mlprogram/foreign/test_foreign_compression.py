@@ -211,13 +211,14 @@ IN_FULL = (
 #: Long: their neighbours are quick, and `test_weight_file.py` has every number of bits.
 LONG = (
     "iOS16 lut1", "iOS16 lut2", "iOS16 lut8", "iOS18 lut1", "iOS18 lut2", "iOS18 lut6",
-    "iOS18 lut8", "sparse int8", "sparse lut4", "int8 tensor",
+    "iOS18 lut8", "sparse int8", "sparse lut4", "int8 tensor", "iOS16 lut6", "iOS18 lut3",
+    "iOS16 int8 tensor", "iOS16 uint8", "int4", "sparse 2 of 4",
 )  # fmt: skip
 HALF, FULL = ct.precision.FLOAT16, ct.precision.FLOAT32
 CASES = long_but(
     [(name, HALF) for name in COMPRESSIONS], *((n, HALF) for n in COMPRESSIONS if n not in LONG)
 )
-CASES += [(name, FULL) for name in IN_FULL]
+CASES += long_but([(name, FULL) for name in IN_FULL], *((name, FULL) for name in IN_FULL[2:5]))
 
 
 @pytest.mark.parametrize("name, precision", CASES)

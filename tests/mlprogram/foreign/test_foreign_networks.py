@@ -4,6 +4,7 @@ Vision and sequences; shapes fixed, enumerated and ranged; targets from iOS 15 o
 """
 
 from _foreign import WAYS, agree, check, exported, normal, package, quiet, reference, seeded
+from _long import long_but
 import coremltools as ct
 from mlprogram import MLProgram
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+TARGETS = [ct.target.iOS15, ct.target.iOS17]
 
 # --- vision -----------------------------------------------------------------------------------
 
@@ -43,7 +46,7 @@ class Vision(nn.Module):
         return y, self.scores(torch.cat([pooled, peak.flatten(1)], 1)).softmax(-1)
 
 
-@pytest.mark.parametrize("target", [ct.target.iOS15, ct.target.iOS17])
+@pytest.mark.parametrize("target", long_but(TARGETS, ct.target.iOS17))
 def test_vision(target, tmp_path):
     model, x = seeded(Vision), normal(1, 3, 16, 16)
     path = package(
@@ -173,7 +176,7 @@ class Tagger(nn.Module):
         return self.out(x).log_softmax(-1), hidden, cell
 
 
-@pytest.mark.parametrize("target", [ct.target.iOS15, ct.target.iOS17])
+@pytest.mark.parametrize("target", long_but(TARGETS, ct.target.iOS17))
 def test_a_tagger(target, tmp_path):
     model = seeded(Tagger)
     ids = np.random.default_rng(0).integers(0, 31, (1, 7)).astype(np.int32)

@@ -328,12 +328,13 @@ def test_no_value_is_converted_alone(command, tmp_path):
     assert not re.findall(r"__\w*(?:hf2|h2f|f2h|sfhf)\w*|fcvt\s+[sh]\d+, [sh]\d+", text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name, torch_has, by_torch",
     [
-        pytest.param("AVX2", "avx2", False, marks=pytest.mark.long),
-        pytest.param("AVX2", "avx512", False, marks=pytest.mark.long),
-        pytest.param("plain", "default", False, marks=pytest.mark.long),
+        ("AVX2", "avx2", False),
+        ("AVX2", "avx512", False),
+        ("plain", "default", False),
         ("plain", "avx2", True),
     ],
 )

@@ -131,7 +131,7 @@ OPS = {"conv2d": "conv", "linear": "matmul", "max_pool2d": "maxpool", "clamp": "
 CASES = [(name, half) for name in FAULTS for half in (True, False)]
 
 
-@pytest.mark.parametrize(("name", "half"), long_but(CASES, *CASES[::6]))  # of every network some
+@pytest.mark.parametrize(("name", "half"), long_but(CASES, *CASES[::10]))  # of every network some
 def test_names_the_op_and_the_cause(name, half, sources, tmp_path):
     fault = FAULTS[name]
     held = found(name, sources(fault.network), tmp_path, half)

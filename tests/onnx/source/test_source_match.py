@@ -1,5 +1,6 @@
 """Matching by value: what counts as the same numbers, and what does not; compressed weights."""
 
+from _long import long_but
 from _sources import NETWORKS, export, faulty, made, package
 import coremltools as ct
 from coremltools.optimize import coreml as cto
@@ -93,7 +94,7 @@ def test_a_norm_that_is_folded_into_compressed_weights(tmp_path):
     assert found.equal and found.matched == found.values - 1, str(found)
 
 
-@pytest.mark.parametrize("how", ["int8", "4"])  # bits, of a palette
+@pytest.mark.parametrize("how", long_but(["int8", "4"], "int8"))  # bits, of a palette
 def test_quantisation_is_no_fault_and_a_wrong_scale_is(how, tmp_path):
     """https://github.com/apple/coremltools/issues/2114 is about results of quantised weights that
     are wrong; here a row of a matrix has twice the scale."""

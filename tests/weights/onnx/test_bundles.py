@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from _long import long_but
 from _tiny_onnx import Bundle, Runtime, write
 import ane_book
 from ane_book.conversion.quantize.schemes import scheme_warning
@@ -67,7 +68,7 @@ def test_tensors_are_what_was_stored(made, name):
         np.testing.assert_array_equal(array, expected[n], err_msg=n)
 
 
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", long_but(RUN, "fp16 rotated before", "phi3"))
 def test_logits_are_onnxruntimes(made, name, tmp_path):
     folder, _ = made(name)
     form = FORMS[name]
@@ -166,6 +167,7 @@ def test_stored_needs_integers(made, tmp_path):
     assert scheme_warning("stored").startswith("stored: a weight whose scales change")
 
 
+@pytest.mark.long
 def test_argmax_output_and_tiers_give_the_tokens_of_the_logits(made, tmp_path):
     """Integers as they are, the choice in the program, and a move between caches in the answer."""
     folder, _ = made("int4 zero points")

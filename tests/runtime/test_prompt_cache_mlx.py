@@ -1,0 +1,88 @@
+"""A cache that goes from a session to mlx-lm, from mlx-lm to a session, or to another one."""
+
+from itertools import product
+
+from _long import long_but
+from _tiny import prompt
+from ane_book.runtime import Session
+import numpy as np
+import pytest
+
+pytest.importorskip("mlx_lm")
+
+from _in_mlx import answered, load, saved
+from mlx_lm.models.cache import load_prompt_cache
+
+TOKENS = 64  # of an answer
+FAMILIES = (
+    "llama", "qwen2", "qwen3", "qwen3_moe", "phi3", "gemma3_text", "smollm3", "olmo2", "granite",
+    "lfm2", "lfm2_moe", "qwen3_5_text", "granitemoehybrid",
+)  # fmt: skip
+#: How bundles keep the same cache.
+FORMS = {
+    "state": {"kv": "state"},
+    "host, packages": {"kv": "host", "shard_limit": 150_000},
+    "apple, state, tiers": {"kv": "state", "form": "apple", "tiers": (128, 256)},
+    "apple, host, verify": {"kv": "host", "form": "apple", "verify": 4},
+}
+LONG = (("max_position_embeddings", 1024),)
+OTHER = {"granitemoehybrid": (("mamba_n_groups", 1),)}  # as all Granites have
+QUICK = [("llama", "apple, state, tiers", 63), ("gemma3_text", "state", 65)]
+
+
+@pytest.fixture(scope="module")
+def in_mlx(tiny):
+    """`in_mlx(family)` -> mlx-lm's model, loaded once."""
+    made = {}
+
+    def make(family: str):
+        if family not in made:
+            made[family] = load(tiny(family, **dict(LONG + OTHER.get(family, ())))[1])
+        return made[family]
+
+    return make
+
+
+def continued(session: Session, token: int) -> tuple[list[int], np.ndarray]:
+    """As `answered`, of what a session holds."""
+    answer, logits = [token], []
+    while len(answer) <= TOKENS:
+        logits.append(session.decode(answer[-1]))
+        answer.append(int(logits[-1].argmax()))
+    return answer[1:], np.array(logits)
+
+
+CASES = long_but(product(FAMILIES, FORMS, (1, 63, 64, 65, 500)), *QUICK)
+
+
+@pytest.mark.parametrize("family, form, n", CASES)
+def test_the_answer_is_the_same_whoever_read_the_prompt(
+    family, form, n, tiny_bundle, in_mlx, tmp_path
+):
+    recipe = {"context": 640, "prefill": 64} | FORMS[form]
+    changes = LONG + OTHER.get(family, ())
+    bundle, model = tiny_bundle(family, changes, **recipe)[1], in_mlx(family)
+    session, again = Session(bundle, "fp32", "mil"), Session(bundle, "fp32", "mil")
+    *ids, token = prompt(n + 1)
+    session.prefill(ids)
+    for form in ("mlx", "mlx-swift"):
+        session.save_cache(tmp_path / f"{form}.safetensors", form)
+    saved(model, ids, tmp_path / "theirs.safetensors")
+    expected, logits = continued(session, token)
+
+    theirs = load_prompt_cache(str(tmp_path / "mlx.safetensors"))
+    found = {"ours to mlx": answered(model, theirs, token, TOKENS)}
+    for name in ("mlx", "mlx-swift", "theirs"):
+        again.load_cache(tmp_path / f"{name}.safetensors", ids if name == "theirs" else None)
+        assert again.position == n
+        found[f"{name} to ours"] = continued(again, token)
+    for way, (answer, own) in found.items():
+        assert answer == expected, way
+        assert abs(own - logits).max() < 1e-3, way
+
+    # What is held begins with another prompt: a window, a tail or a memory is made again.
+    short = prompt(n)[: n // 2 + 1]
+    again.load_cache(tmp_path / "mlx.safetensors")
+    again.rewind(len(short) - 1)
+    session.reset()
+    np.testing.assert_allclose(again.decode(short[-1]), session.prefill(short), atol=1e-3)
