@@ -41,7 +41,7 @@ def bits(file: Path) -> tuple[dict, dict]:
 
 
 #: Bundles of `test_swift_session`, which are made once.
-CASES = [("llama", FORMS[name]) for name in FORMS if "function" not in name and name != "tokens"]
+CASES = [("llama", form) for form in FORMS.values()]
 CASES += [(family, {"form": own}) for family in ("gemma3_text", "lfm2") for own in LAYOUTS]
 CASES += product(("phi3", "qwen2", "qwen3_moe", "olmo2", "granite"), [{"form": "apple"}])
 
@@ -143,7 +143,7 @@ def text(name: str, value: str | None) -> Callable:
 
 
 def array(name: str, to: Callable) -> Callable:
-    return lambda _, arrays: arrays.update({name: np.ascontiguousarray(to(arrays.get(name)))})
+    return lambda _, arrays: arrays.update({name: np.array(to(arrays.get(name)), order="C")})
 
 
 def filled(value: float) -> Callable:

@@ -49,7 +49,8 @@ struct Safetensors {
     /// The whole number that a scalar is, or nil.
     func number(_ place: Place) -> Int? {
         guard place.type == "I32", place.shape.isEmpty else { return nil }
-        return file.withBytes { Int(Int32(littleEndian: $0.loadUnaligned(fromByteOffset: place.bytes.lowerBound, as: Int32.self))) }
+        let number = file.withBytes { $0.loadUnaligned(fromByteOffset: place.bytes.lowerBound, as: Int32.self) }
+        return Int(Int32(littleEndian: number))
     }
 
     /// The numbers of an array in half precision; nil where one is none, or too large.

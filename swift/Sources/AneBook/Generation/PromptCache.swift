@@ -3,7 +3,7 @@ import Foundation
 /// What a session holds of n tokens, as `transformers` has it: keys rotated, without the root of
 /// attention's scale that our tables carry (`ane_book/runtime/prompt_cache.py`).
 ///
-/// Letters: K key/value heads, S slots, D head size, R of it rotated; W columns of a tail.
+/// Letters: K key/value heads, S slots, D head size; W columns of a tail.
 struct PromptCache {
     var tokens: [Int32] = []
     var position = 0
@@ -19,8 +19,8 @@ struct KeptLayer {
     let number: Int
     /// Attention sees so many tokens alone, and has the rows of the last min(n, window).
     let window: Int?
-    /// What keys of `transformers` are multiplied by here, and of our D dimensions theirs.
-    fileprivate let keyScale: Float, order: [Int]
+    /// What keys of `transformers` are multiplied by here.
+    fileprivate let keyScale: Float
     /// The extents of its arrays by name: K and D, or W and channels.
     fileprivate(set) var extents: [String: [Int]] = [:]
 
@@ -29,8 +29,6 @@ struct KeptLayer {
         self.number = number
         window = own.mask.flatMap { manifest.host.masks[$0] ?? nil }
         keyScale = rotary.map { Float($0.attentionScale?.squareRoot() ?? pow(Double($0.headDim), -0.25)) } ?? 1
-        let (D, R) = rotary.map { ($0.headDim, own.neighbours ?? false ? $0.rotaryDim : 0) } ?? (0, 0)
-        order = (0..<D).map { $0 >= R ? $0 : $0 < R / 2 ? 2 * $0 : 2 * $0 - R + 1 }
     }
 
     /// The shapes of its arrays after n tokens.
@@ -55,7 +53,7 @@ extension Manifest {
             for (store, spec) in function.states.merging(function.kept, uniquingKeysWith: { own, _ in own }) {
                 for (number, array) in try entries(store, spec.shape[0], in: part.span) {
                     var layer = found[number] ?? KeptLayer(number, self)
-                    let D = layer.order.isEmpty ? spec.shape[3] : layer.order.count
+                    let D = kept[number].rotary.flatMap { host.rotary[$0]?.headDim } ?? spec.shape[3]
                     layer.extents[array] = array == "tail" ? [spec.shape[3], spec.shape[1]]
                         : [spec.shape[1] * (layout == .rows ? spec.shape[3] : 1) / D, D]
                     found[number] = layer
@@ -139,14 +137,13 @@ extension KeptLayer {
         let isTail = name == "tail", byRows = layout == .rows && !isTail, S = store.shape[byRows ? 2 : 3]
         let (slot, column) = byRows ? (D, 1) : (1, S), start = i * (store.count / store.shape[0])
         let first = isTail ? n : n - rows, theirs = array.halfs, ours = store.halfs
-        let scale = name == "keys" ? keyScale : 1, order = name == "keys" ? order : []
+        let scale = name == "keys" ? keyScale : 1
         for head in 0..<array.count / max(rows * D, 1) {
             for row in 0..<rows {
                 let there = (head * rows + row) * D, here = start + head * S * D + (first + row) * slot
                 for d in 0..<D {
-                    let (there, here) = (there + (order.isEmpty ? d : order[d]), here + d * column)
-                    if reading { theirs[there] = Float16(Float(ours[here]) / scale) } else {
-                        ours[here] = Float16(Float(theirs[there]) * scale)
+                    if reading { theirs[there + d] = Float16(Float(ours[here + d * column]) / scale) } else {
+                        ours[here + d * column] = Float16(Float(theirs[there + d]) * scale)
                     }
                 }
             }

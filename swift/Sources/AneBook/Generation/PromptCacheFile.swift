@@ -85,8 +85,7 @@ extension PromptCache {
         let kept = try manifest.keptLayers(), file = try Safetensors(url)
         let stored = try StoredLayer.all(file), vocabulary = manifest.embedding.shape[0]
         let ours = try (file.texts["0.ane_book"] ?? file.texts["1.ane_book"]).map { text in
-            guard let ours = try? decode(Ours.self, from: Data(text.utf8)) else { throw file.refused("its ane_book is damaged") }
-            return ours
+            do { return try decode(Ours.self, from: Data(text.utf8)) } catch { throw file.refused("its ane_book is damaged") }
         }
         madeOf = ours?.made_of ?? [:]
         if ours == nil { try PromptCache.check(manifest) }
@@ -154,7 +153,8 @@ extension PromptCache {
                 return place
             }
             func number(_ j: Int) throws -> Int {
-                guard let number = file.number(try place("\(i).\(j)")) else { throw file.refused("\(i).\(j) is no whole number") }
+                let name = "\(i).\(j)"
+                guard let number = file.number(try place(name)) else { throw file.refused("\(name) is no whole number") }
                 return number
             }
             let isRing = kind == "RotatingKVCache"
