@@ -20,6 +20,7 @@ References: mlx_lm/models/cache.py; mlx-swift-lm, KVCache.swift.
 """
 
 from collections.abc import Container
+from dataclasses import replace
 import json
 import os
 from pathlib import Path
@@ -45,15 +46,15 @@ FileForm = Literal["mlx", "mlx-swift"]
 #: their contexts.
 STRETCHED = ("linear", "llama3", "yarn")
 IN_MLX: dict[str, tuple[str, ...]] = {
-    "llama": STRETCHED, "mistral": STRETCHED, "qwen2": STRETCHED, "qwen3": STRETCHED,
-    "smollm3": STRETCHED, "olmo2": STRETCHED, "granite": STRETCHED,
-    "phi3": ("linear", "longrope"), "gemma3_text": ("linear",),
-    "qwen3_moe": (), "lfm2": (), "lfm2_moe": (), "qwen3_5_text": (), "qwen3_5": (),
-    "granitemoehybrid": (),
+    "llama": STRETCHED, "mistral": STRETCHED, "ministral3": STRETCHED, "qwen2": STRETCHED,
+    "qwen3": STRETCHED, "qwen3_moe": (), "qwen3_5_text": (), "qwen3_5": (),
+    "phi3": ("linear", "longrope"), "hunyuan_v1_dense": ("dynamic",), "glm4": (),
+    "gemma3_text": ("linear",), "gemma4_text": ("proportional",), "gemma4": ("proportional",),
+    "smollm3": STRETCHED, "olmo2": STRETCHED, "olmo3": STRETCHED, "exaone4": STRETCHED,
+    "granite": STRETCHED, "granitemoehybrid": (), "lfm2": (), "lfm2_moe": (),
 }  # fmt: skip
 
-#: Of YaRN, what mlx-lm leaves out.
-UNREAD = {"attention_factor", "truncate"}
+UNREAD = "attention_factor", "truncate"  # of YaRN, by mlx-lm
 
 #: Classes of what layers of attention keep, and others.
 ROWS, ARRAYS = ("KVCache", "KVCacheSimple", "RotatingKVCache"), ("ArraysCache", "MambaCache")
@@ -76,8 +77,11 @@ def check_form(manifest: Manifest, form: str) -> None:
         scaling, kind = table.scaling, table.kind or "default"
         if kind not in ("default", *IN_MLX[family]):
             raise InvalidInput(f"mlx-lm does not rotate {family} models by {kind:.40} scaling")
-        if kind == "yarn" and UNREAD & {name for name, own in scaling.items() if own is not None}:
-            raise InvalidInput(f"mlx-lm does not read all of this YaRN: {sorted(UNREAD)}")
+        if kind == "yarn":
+            read = {name: own for name, own in scaling.items() if name not in UNREAD}
+            pair = [own.tables(np.ones(1)) for own in (table, replace(table, scaling=read))]
+            if not np.allclose(*pair):
+                raise InvalidInput(f"mlx-lm leaves out {' and '.join(UNREAD)} of YaRN")
         if kind == "longrope" and manifest.context <= scaling["original_max_position_embeddings"]:
             raise InvalidInput(
                 f"mlx-lm has LongRoPE's long factors for every context, and this one, of "

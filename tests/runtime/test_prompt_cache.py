@@ -114,15 +114,21 @@ def test_bundles_that_cannot(session, other):
     assert "cluster" in refusal(far.prompt_cache)
 
 
+ORIGINAL = {"original_max_position_embeddings": 64}
+
 #: What mlx-lm has no cache for, or computes otherwise: family, scaling, window, what is said.
 OTHERWISE = [
     ("zaya", {}, None, "no cache of what zaya models keep"),
-    ("gemma4_text", {}, None, "no cache of what gemma4_text models keep"),
-    ("glm4", {}, None, "no cache of what glm4 models keep"),
+    ("ministral", {}, None, "no cache of what ministral models keep"),
     ("mistral", {}, 32, "no window in Mistral"),
     ("qwen3_moe", {"rope_type": "linear", "factor": 2.0}, None, "qwen3_moe models by linear"),
-    ("llama", {"rope_type": "yarn", "attention_factor": 1.2}, None, "all of this YaRN"),
-    ("phi3", {"rope_type": "longrope", "original_max_position_embeddings": 64}, None, "LongRoPE"),
+    (
+        "llama",
+        {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.2} | ORIGINAL,
+        None,
+        "YaRN",
+    ),
+    ("phi3", {"rope_type": "longrope"} | ORIGINAL, None, "LongRoPE"),
 ]
 
 
