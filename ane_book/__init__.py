@@ -118,10 +118,6 @@ def plan(model: "str | Path", **recipe: "Unpack[RecipeOptions]") -> "Plan":
 
 
 def __getattr__(name: str):
-    if name == "Reranker":
-        from ane_book.errors import BY_LOGITS
-
-        raise AttributeError(f"ane_book.Reranker: {BY_LOGITS}")
     if name not in _HOMES:
         raise AttributeError(f"module 'ane_book' has no attribute {name!r}")
     from importlib import import_module

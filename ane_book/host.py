@@ -67,12 +67,8 @@ class Host(BaseModel):
 
 
 def causal_mask(position: int, tokens: int, context: int, window: int | None = None) -> np.ndarray:
-    """The additive mask (1, 1, T, S + T) float32 of a call with T tokens from slot `position` on.
-
-    Columns 0..S-1 are the slots of the cache, of which the first `position` are filled; columns
-    S..S+T-1 are the tokens of this call, of which token t sees itself and those before it; with a
-    window, the last `window` of them all.
-    """
+    """The additive mask (1, 1, T, S + T) float32 of a call with T tokens from slot `position` on,
+    as `Host` says; context: S."""
     seen_by = position + np.arange(tokens)[:, None]  # (T, 1)
     columns = np.concatenate([np.arange(context), position + np.arange(tokens)])  # (S + T,)
     hidden = columns > seen_by

@@ -13,7 +13,6 @@ from ane_book.errors import InvalidInput
 from ane_book.layout import LAYOUTS, CallShape, Form, Layout
 from mlprogram.machine import parse_bytes
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -41,21 +40,19 @@ def _texts(given: Any) -> Any:
 
 
 def _tiers(given: Any) -> Any:
-    """Numbers of slots, ascending, of "128,256", of one or of several."""
+    """Numbers of slots, ascending and each once, of "128,256", of one or of several."""
     if isinstance(given, str):
         parts = given.split(",")
         if not all(re.fullmatch(r"\s*\d{1,9}\s*", part) for part in parts):
             raise ValueError(f"{given!r:.80} are no numbers of slots; write them like 128,256")
-        return sorted(map(int, parts))
+        given = [*map(int, parts)]
     numbers = given if isinstance(given, list | tuple | range) else (given,)
     numbers = [_plain(number) for number in numbers]
-    return sorted(numbers) if all(type(number) is int for number in numbers) else numbers
-
-
-def _once(tiers: tuple[int, ...]) -> tuple[int, ...]:
-    if twice := [slots for slots, after in pairwise(tiers) if slots == after]:
+    if any(type(number) is not int for number in numbers):
+        return numbers
+    if twice := [slots for slots, after in pairwise(sorted(numbers)) if slots == after]:
         raise ValueError(f"{twice[0]} is there twice")
-    return tiers
+    return sorted(numbers)
 
 
 def tier_name(function: str, slots: int, context: int) -> str:
@@ -67,11 +64,7 @@ Bytes = Annotated[int, BeforeValidator(_bytes)]
 Whole = Annotated[int, BeforeValidator(_plain), Field(strict=True)]
 Real = Annotated[float, BeforeValidator(_plain), Field(strict=True, allow_inf_nan=False)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
-Tiers = Annotated[
-    tuple[Annotated[int, Field(strict=True, ge=2)], ...],
-    BeforeValidator(_tiers),
-    AfterValidator(_once),
-]
+Tiers = Annotated[tuple[Annotated[int, Field(strict=True, ge=2)], ...], BeforeValidator(_tiers)]
 #: How much a model is to think, by OpenAI's words.
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 #: What of a mixture of experts is in a graph: see `ane_book.models.base.experts`.

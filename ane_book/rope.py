@@ -71,14 +71,12 @@ class Rotary:
     def tables(
         self, positions: np.ndarray, context: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """cos and sin of the rotary angles, each (1, 1, T, D) float32, for positions (T,).
+        """The tables cos and sin, each (1, 1, T, D) float32, for positions (T,).
 
-        Two things ride along, so that the graph need not do them. The first half of `sin` is
-        negated, which turns rotate-half into a swap of halves: `y = x * cos + swap(x) * sin`. And
-        both tables are scaled by the root of attention's scale, D^(-1/4) mostly: queries and keys
-        pass through them, so their product has attention's 1/sqrt(D), which as a constant of its
-        own would be rounded to fp16 (D = 128: off by 1e-4). Dimensions R and after, which are not
-        rotated, have that root as cos, and sin = 0.
+        Two things ride along, so that the graph need not do them. The minus in `sin` turns
+        rotate-half into a swap of halves: `y = x * cos + swap(x) * sin`. And by the root of
+        attention's scale, D^(-1/4) mostly, the product of queries and keys has attention's
+        1/sqrt(D), which as a constant of its own would be rounded to fp16 (D = 128: off by 1e-4).
 
         context: the slots of the cache, by default one more than the last position. LongRoPE's
         short or long divisors go by it, as in llama.cpp, since keys stay in a cache as they were

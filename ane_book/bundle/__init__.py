@@ -116,8 +116,17 @@ class Bundle:
         manifest's shapes is checked by whoever opens them (`Session`), their bytes by `verify`.
         """
         path = Path(path)
-        bundle = cls(path, read_manifest(path))
-        bundle._check_files()
+        bundle, sizes = cls(path, read_manifest(path)), regular_files(path)
+        for name, size in bundle.manifest.files.items():
+            if sizes.get(name) != size:
+                state = "is missing, or no regular file"
+                if name in sizes:
+                    refuse_pointer(path / name, InvalidBundle)
+                    state = f"has {sizes[name]:,} bytes"
+                raise InvalidBundle(
+                    f"{path / name} {state}; manifest.json says {size:,} bytes; convert the "
+                    "model again"
+                )
         _ = bundle.embedding, bundle.per_layer, bundle.positions
         return bundle
 
@@ -243,19 +252,6 @@ class Bundle:
             raise InvalidBundle(
                 f"{self.path}: not as it was written: {', '.join(changed)}; convert the model again"
             )
-
-    def _check_files(self) -> None:
-        sizes = regular_files(self.path)
-        for name, size in self.manifest.files.items():
-            if sizes.get(name) != size:
-                state = "is missing, or no regular file"
-                if name in sizes:
-                    refuse_pointer(self.path / name, InvalidBundle)
-                    state = f"has {sizes[name]:,} bytes"
-                raise InvalidBundle(
-                    f"{self.path / name} {state}; manifest.json says {size:,} bytes; convert the "
-                    "model again"
-                )
 
 
 def read_manifest(folder: Path) -> Manifest:

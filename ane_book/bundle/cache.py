@@ -2,7 +2,7 @@
 
     bundles/NAME-KEY     a bundle; the time of the folder is that of its last use
     compiled/NAME-KEY    what Core ML compiled of a package, likewise
-    lowered/KEY          a block as coremltools lowered it, some kB; the 256 used last, one entry
+    lowered/KEY          a block as coremltools lowered it, some kB; the 2,048 used last, one entry
     names/KEY            the name of the bundle that a reference model was converted to
     locks/KEY.lock       held by the process that writes a bundle, in the cache or elsewhere
 
@@ -194,23 +194,19 @@ def keep(name: str, made_of: dict[str, str], make: Callable[[Path], None]) -> Pa
         compiled().mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(path):
             if not _is_whole(path):  # no other process made it meanwhile
-                _make(path, made_of, make)
+                unfinished = path.with_name(f"{path.name}.partial")
+                for folder in (path, unfinished):
+                    shutil.rmtree(folder, ignore_errors=True)
+                unfinished.mkdir()
+                try:
+                    make(unfinished)
+                    fields = {"made_of": made_of, "files": regular_files(unfinished)}
+                    (unfinished / "manifest.json").write_text(json.dumps(fields))
+                    unfinished.rename(path)
+                finally:
+                    shutil.rmtree(unfinished, ignore_errors=True)
     mark_used(path)
     return path
-
-
-def _make(path: Path, made_of: dict[str, str], make: Callable[[Path], None]) -> None:
-    unfinished = path.with_name(f"{path.name}.partial")
-    for folder in (path, unfinished):
-        shutil.rmtree(folder, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        make(unfinished)
-        fields = {"made_of": made_of, "files": regular_files(unfinished)}
-        (unfinished / "manifest.json").write_text(json.dumps(fields))
-        unfinished.rename(path)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _is_whole(path: Path) -> bool:

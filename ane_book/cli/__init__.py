@@ -19,13 +19,13 @@ from ane_book.cli.demo import demo_command
 from ane_book.cli.load import load, path_of
 from ane_book.cli.machine import cache_command, doctor_command
 from ane_book.cli.models import models_command, plan_command
+from ane_book.cli.prefill import PromptCacheFile, kept_in, prefill_command
 from ane_book.cli.quality import quality_command
 from ane_book.cli.redact import redact
 from ane_book.cli.report import report_command
 from ane_book.cli.residency import place_command, residency_command
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.cli.vectors import embed
-from ane_book.errors import BY_LOGITS
 from mlprogram.cli import options as program_options
 from mlprogram.cli.commands import command_line, told_to_end
 from mlprogram.cli.diff import diff_command
@@ -88,6 +88,7 @@ def run(
     sampling: dict,
     draft: options.Draft = None,
     adapter: options.Adapter = None,
+    prompt_cache: PromptCacheFile = None,
     precision: program_options.Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
@@ -102,13 +103,14 @@ def run(
     session = load(model, "text-generation", precision, backend, force, **recipe)
     if adapter is not None:
         session.use(adapter)
-    if as_json:
-        show(lambda: asdict(session.generate(prompt, **sampling)), str, as_json)
-        return
-    stream = session.stream(prompt, **sampling)
-    for piece in stream:
-        print(shown(piece), end="", flush=True)
-    print(flush=True)
+    with kept_in(session, prompt_cache) as how:
+        if as_json:
+            show(lambda: asdict(session.generate(prompt, **sampling, **how)), str, as_json)
+            return
+        stream = session.stream(prompt, **sampling, **how)
+        for piece in stream:
+            print(shown(piece), end="", flush=True)
+        print(flush=True)
     print(statistics(stream.finish()), file=sys.stderr)
 
 
@@ -138,6 +140,7 @@ COMMANDS: dict[str, Callable] = {
     "convert": convert,
     "run": run,
     "chat": chat_command,
+    "prefill": prefill_command,
     "embed": embed,
     "redact": redact,
     "demo": demo_command,
@@ -157,8 +160,6 @@ COMMANDS: dict[str, Callable] = {
 }
 #: Commands and options that are gone, and what takes their place.
 GONE = {
-    "choose": BY_LOGITS,
-    "rerank": BY_LOGITS,
     "run --tokens": "session.generate(ids) in Python takes token ids",
     "chat --history": "no line that is typed is kept in a file",
     "chat --no-history": "no line that is typed is kept in a file",

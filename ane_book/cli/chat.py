@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ane_book.cli import options
 from ane_book.cli.load import load
+from ane_book.cli.prefill import PromptCacheFile, kept_in
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.errors import InvalidInput, PromptTooLong, printable
 from mlprogram.cli.options import Precision
@@ -26,6 +27,7 @@ def chat_command(
     sampling: dict,
     draft: options.Draft = None,
     adapter: options.Adapter = None,
+    prompt_cache: PromptCacheFile = None,
     precision: Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
@@ -38,7 +40,8 @@ def chat_command(
     session = load(model, "text-generation", precision, backend, force, **recipe)
     if adapter is not None:
         session.use(adapter)
-    Conversation(session, sampling, draft).run()
+    with kept_in(session, prompt_cache):
+        Conversation(session, sampling, draft).run()
 
 
 class Conversation:
@@ -94,11 +97,6 @@ class Conversation:
         word, _, rest = line.partition(" ")
         if word in ENDS:
             return False
-        if word in ("/save", "/load"):
-            raise InvalidInput(
-                f"{word} is gone: answers go to stdout, and session.stream(messages) in Python "
-                "goes on with a conversation"
-            )
         if word not in COMMANDS:
             raise InvalidInput(
                 f"no command {word!r}; /help lists them, and // begins a line that starts with /"

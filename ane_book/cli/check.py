@@ -1,10 +1,8 @@
 """`ane-book check`: packages against the laws of the Neural Engine, a bundle against PyTorch."""
 
-from collections.abc import Iterator
 import json
 from pathlib import Path
 import sys
-from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ane_book.cli import options
@@ -18,10 +16,9 @@ from mlprogram.terminal import show
 import typer
 
 if TYPE_CHECKING:
+    from ane_book.bundle import Bundle
     from ane_book.evidence.parity import Parity
-    from ane_book.evidence.text_side import TextFinding
     from mlprogram.ane.laws import LawReport
-    from mlprogram.ane.laws.rule import Severity
 
 
 Calibrate = Annotated[
@@ -65,86 +62,50 @@ def check(
     from ane_book.evidence.laws import check as check_laws
     from ane_book.evidence.laws import laws_level
     from mlprogram.ane import laws
+    from mlprogram.ane.laws.report import annotation
     from mlprogram.package.description import load_inputs
 
-    chosen = laws.load(rules) if rules else None
-    path = path_of(package)
+    chosen, path = laws.load(rules) if rules else None, path_of(package)
     bundle = Bundle.open(path) if chosen is None and is_bundle(path) else None
     inputs: Any = calibrate if calibrate in (None, "golden") else load_inputs(calibrate)
     with progress_bar() as progress:
         report = check_laws(path, chosen, progress, inputs)
-    held, texts = None, []
+    held = None
     if parity or source:
         from ane_book.evidence.parity import check_parity
 
         held = check_parity(path, source)
     if bundle:
-        from ane_book.evidence.text_side import check_text_side
-
-        known = source if source and Path(source).exists() else None  # "random" has no files
-        texts = check_text_side(bundle, known)
+        _add_text_side(report, bundle, source)
     github = annotated(github)
     if bundle and not github:
         keep(bundle, "L0", laws_level(report))
         if held is not None:
             keep(bundle, "L1", held.level())
-    show(lambda: _json(report, texts, held), lambda: _text(report, why, texts, held), as_json)
+    parity_text = "" if held is None else f"\n\n{printable(str(held))}"
+    show(lambda: _json(report, held), lambda: f"{report.text(width(), why)}{parity_text}", as_json)
     if github:
-        lines = [*report.annotations(), *_annotations(path, texts, held)]
+        lines = [*report.annotations()]
+        if held is not None and not held.passed:
+            place = str(path / (held.package or ""))
+            lines.append(annotation("error", place, 0, "parity", held.reason))
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
     if sarif:  # last: what cannot be written takes nothing that was found along
-        sarif.write_text(json.dumps(_sarif(report, texts), indent=2) + "\n", encoding="utf-8")
-    failed = fail_on != "never" and (report.fails(fail_on) or _fails(texts, fail_on))
+        sarif.write_text(json.dumps(report.sarif(), indent=2) + "\n", encoding="utf-8")
+    failed = fail_on != "never" and report.fails(fail_on)
     raise typer.Exit(int(failed or (held is not None and not held.passed)))
 
 
-def _fails(texts: "list[TextFinding]", level: "Severity") -> bool:
-    from mlprogram.ane.laws.rule import SEVERITIES
+def _add_text_side(report: "LawReport", bundle: "Bundle", source: str | None) -> None:
+    from ane_book.evidence.text_side import check_text_side
 
-    return any(SEVERITIES.index(one.severity) <= SEVERITIES.index(level) for one in texts)
-
-
-def _text(report: "LawReport", why: bool, texts: "list[TextFinding]", held: "Parity | None") -> str:
-    from mlprogram.ane.laws.report import counted
-
-    wrapped = [
-        fill(printable(str(finding)), width(), subsequent_indent="    ", break_long_words=False)
-        for finding in texts
-    ]
-    laws = report.text(width(), why)
-    if texts:
-        laws += f"; {counted(finding.severity for finding in texts)} in the text side"
-    return "\n\n".join([*wrapped, laws, *([] if held is None else [printable(str(held))])])
+    known = source if source and Path(source).exists() else None  # "random" has no files
+    report.remarks, report.side = check_text_side(bundle, known), "the text side"
+    report.place = str(bundle.path / "manifest.json")
 
 
-def _sarif(report: "LawReport", texts: "list[TextFinding]") -> dict:
-    """The laws' log, with the findings of the text side at the bundle's manifest."""
-    log = report.sarif()
-    place = {"physicalLocation": {"artifactLocation": {"uri": f"{report.path}/manifest.json"}}}
-    log["runs"][0]["results"] += [
-        {
-            "ruleId": finding.name,
-            "level": finding.severity,
-            "message": {"text": finding.text},
-            "locations": [place],
-        }
-        for finding in texts
-    ]
-    return log
-
-
-def _annotations(path: Path, texts: "list[TextFinding]", held: "Parity | None") -> Iterator[str]:
-    """GitHub's annotations of the text side, and of parity where it failed."""
-    from mlprogram.ane.laws.report import annotation
-
-    for one in texts:
-        yield annotation(one.severity, str(path / "manifest.json"), 0, one.name, one.text)
-    if held is not None and not held.passed:
-        yield annotation("error", str(path / (held.package or "")), 0, "parity", held.reason)
-
-
-def _json(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None") -> dict:
-    facts = report.to_json() | {"text": [vars(finding) for finding in texts]}
+def _json(report: "LawReport", held: "Parity | None") -> dict:
+    facts = report.to_json() | {"text": [vars(finding) for finding in report.remarks]}
     if held is not None:
         facts["parity"] = {"passed": held.passed, "reason": held.reason, **held.figures()}
     return facts

@@ -87,7 +87,7 @@ def _rewrite(
     from ane_book.runtime.tags import decode
 
     def chunks() -> Iterator[bytes]:
-        for chunk in _chunks(source, name):
+        while chunk := source.read1(CHUNK):  # as soon as some bytes are there
             yield chunk
             target.flush()  # what is settled, before more is waited for
 
@@ -177,15 +177,6 @@ def _check(source: BufferedReader, name: str, target: BinaryIO, errors: str) -> 
         raise InvalidInput(f"{name} is its own output, and would be lost; --out FILE can do that")
     if errors == "strict":
         start = source.tell()
-        for _ in decode(_chunks(source, name), name):
+        for _ in decode(iter(lambda: source.read1(CHUNK), b""), name):
             pass
         source.seek(start)
-
-
-def _chunks(source: BufferedReader, name: str) -> Iterator[bytes]:
-    """Yield bytes as soon as some are available."""
-    try:
-        while chunk := source.read1(CHUNK):
-            yield chunk
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, name) from None

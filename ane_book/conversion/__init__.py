@@ -137,19 +137,14 @@ def _existing(target: Path, source: "WeightSource", recipe: Recipe) -> Bundle:
     bundle = Bundle.open(target)
     manifest = bundle.manifest
     if (manifest.source.fingerprint, manifest.recipe) != (source.fingerprint(), recipe):
+        told = [
+            f"{name}={old!r}, not {new!r}"
+            for name in Recipe.model_fields
+            if (old := getattr(manifest.recipe, name)) != (new := getattr(recipe, name))
+        ]
+        differs = f" with {', '.join(told)}" if told else ", from other weights"
         raise InvalidInput(
-            f"{target} holds another conversion, of {manifest.name}"
-            f"{_differences(manifest.recipe, recipe)}; "
+            f"{target} holds another conversion, of {manifest.name}{differs}; "
             "choose another folder or pass force=True (--force)"
         )
     return bundle
-
-
-def _differences(there: Recipe, asked: Recipe) -> str:
-    """The options in which two recipes differ; empty where only the weights do."""
-    told = [
-        f"{name}={old!r}, not {new!r}"
-        for name in Recipe.model_fields
-        if (old := getattr(there, name)) != (new := getattr(asked, name))
-    ]
-    return f" with {', '.join(told)}" if told else ", from other weights"

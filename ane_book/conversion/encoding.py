@@ -102,18 +102,14 @@ class StoredEncoding(Encoding):
         self._head = outer.get("head", outer["embedding"]).name
 
     def values(self, name: str) -> np.ndarray:
-        stored = self.source.integers(name) if self._keeps(name) else None
+        recipe = self.plan.recipe  # a tied embedding goes by `quant_head`
+        inner = recipe.quant if name.startswith(self._layers) else ""
+        keeps = (recipe.quant_head if name == self._head else inner) == STORED
+        stored = self.source.integers(name) if keeps else None
         return super().values(name) if stored is None else stored.halved()
 
     def rows(self, name: str) -> Iterator[np.ndarray]:
         yield rounded(name, self.values(name))
-
-    def _keeps(self, name: str) -> bool:
-        """Whether the recipe keeps a tensor's integers; a tied embedding goes by `quant_head`."""
-        recipe = self.plan.recipe
-        if name == self._head:
-            return recipe.quant_head == STORED
-        return recipe.quant == STORED and name.startswith(self._layers)
 
     def layer(self, layer: int, state: dict) -> dict:
         if self.plan.recipe.quant != STORED:

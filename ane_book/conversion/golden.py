@@ -216,11 +216,7 @@ def _listen(block: nn.Module, folder: Path, layer: int) -> None:
 
 
 def _heard(folder: Path) -> dict[str, np.ndarray]:
-    """Read what was recorded of the experts of all layers; {} if nothing was.
-
-    Their inputs `x` (L, C, T) and `gates` (L, E, T), their sum `y` (L, C, T), and in `experts`
-    (L, E, C) each one's output for the first token with a gate of 1.
-    """
+    """Read what was recorded of the experts of all layers (`Bundle.golden`); {} if nothing was."""
     layers = []
     for file in sorted(folder.glob(EXPERTS.format("*"))):
         with np.load(file) as arrays:

@@ -37,8 +37,14 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
         )
     if recipe.is_calibrated and config:
         _check_chain(config, recipe)
-    if recipe.functions == "one":
-        recipe = _with_one_function(recipe)
+    if recipe.functions == "one":  # `verify`, which does all
+        if "prefill" in recipe.model_fields_set and recipe.prefill != recipe.verify:
+            raise InvalidInput(
+                "prefill goes with functions two; with one function verify says how many tokens a "
+                "call takes"
+            )
+        K = recipe.verify or BLOCK
+        recipe = recipe.model_copy(update={"verify": K, "prefill": K})
     context = _context(config, recipe)
     if recipe.functions == "one" and "context" not in recipe.model_fields_set:
         context = max(context - context % recipe.prefill, recipe.prefill)
@@ -60,20 +66,6 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
     if config is not None and recipe.lora_slots:
         targets(config)  # raises
     return recipe
-
-
-def _with_one_function(recipe: Recipe) -> Recipe:
-    """The recipe with `verify` as its only function: 8 tokens unless it says how many.
-
-    Raises InvalidInput where a width of `prefill` was asked for.
-    """
-    if "prefill" in recipe.model_fields_set and recipe.prefill != recipe.verify:
-        raise InvalidInput(
-            "prefill goes with functions two; with one function verify says how many tokens a "
-            "call takes"
-        )
-    K = recipe.verify or BLOCK
-    return recipe.model_copy(update={"verify": K, "prefill": K})
 
 
 def _check_chain(config: DecoderConfig, recipe: Recipe) -> None:

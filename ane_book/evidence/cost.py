@@ -144,20 +144,17 @@ def published(planned: Plan, chip: Claim, why: bool = True) -> list[str]:
     Such a figure is about somebody else's conversion, with its own packages and quantisation. So
     that one is predicted too, from what the registry of reference models knows about it.
     """
-    found = []
+    found, rest = [], {"experts"}  # whatever the strategy for experts
+    own = planned.config.model_dump(exclude=rest)
     for model in reference_models().values():
         figure = model.published
-        if figure is None or figure.chip != chip.chip or not _same(model.config, planned.config):
+        if figure is None or figure.chip != chip.chip:
+            continue
+        if read_config(model.config).model_dump(exclude=rest) != own:
             continue
         said, cut = f"{figure.tokens_per_second:g} tokens/s on {figure.machine}", ", of another cut"
         found.append(said + (f" ({figure.source}); {_why(planned, figure, chip)}" if why else cut))
     return found
-
-
-def _same(fields: dict, other) -> bool:
-    """Whether a config.json is that of a configuration, except for the strategy for experts."""
-    rest = {"exclude": {"experts"}}
-    return read_config(fields).model_dump(**rest) == other.model_dump(**rest)
 
 
 def _why(planned: Plan, figure: Published, chip: Claim) -> str:

@@ -3,13 +3,9 @@
 import os
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidPackage
 from mlprogram.tables import table
-
-if TYPE_CHECKING:  # imported when needed: a package needs no pydantic, a bundle no protobuf
-    from ane_book.bundle.evidence import LevelName
 
 
 def inspect_path(path: str | Path) -> dict:
@@ -85,14 +81,11 @@ def report(facts: dict, why: bool = False) -> str:
     ]
     if "verified" in facts:
         head.append(("verified", f"all {facts['verified']} files are as they were written"))
-    parts = [table(head), f"evidence\n{table(_levels(facts['evidence']), indent=2)}"]
-    return "\n\n".join([*parts, packages_report(facts["packages"], why)])
-
-
-def _levels(evidence: dict["LevelName", dict]) -> list[tuple[str, ...]]:
     from ane_book.bundle.evidence import LEVELS
 
-    return [
+    levels: list[tuple[str, ...]] = [
         (f"{name} {LEVELS[name]}", level["status"], level["date"] or "", level["reason"])
-        for name, level in evidence.items()
+        for name, level in facts["evidence"].items()
     ]
+    parts = [table(head), f"evidence\n{table(levels, indent=2)}"]
+    return "\n\n".join([*parts, packages_report(facts["packages"], why)])

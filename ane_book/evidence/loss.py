@@ -15,7 +15,7 @@ hard for one model is hard for the other.
 Letters: n tokens of a window, V vocabulary.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +74,9 @@ def measure(found: Logits, reference: Logits, token_ids: Sequence[int], window: 
     found, reference: return the logits (n, V) after each token of a window; see `fresh`. Raises
     InvalidInput for fewer than two tokens.
     """
-    rows = [_compare(found, reference, ids) for ids in _windows(token_ids, window)]
+    starts = range(0, len(token_ids) - 1, window)  # the last window predicts at least one token
+    windows = (list(token_ids[start : start + window]) for start in starts)
+    rows = [_compare(found, reference, ids) for ids in windows]
     if not rows:
         raise InvalidInput("a text of at least two tokens is needed to predict one")
     columns = np.concatenate(rows, axis=1)  # (4, tokens)
@@ -109,9 +111,3 @@ def _errors(columns: np.ndarray) -> np.ndarray:
     if blocks == 1:
         return np.full(len(columns), np.inf)
     return np.sqrt((sums**2).sum(axis=1) * blocks / (blocks - 1)) / columns.shape[1]
-
-
-def _windows(token_ids: Sequence[int], size: int) -> Iterable[list[int]]:
-    """Windows of `size` tokens; the last one may be shorter, but predicts at least one token."""
-    for start in range(0, len(token_ids) - 1, size):
-        yield list(token_ids[start : start + size])

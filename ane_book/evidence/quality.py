@@ -93,7 +93,12 @@ def _compare(
         fields = asdict(results[name]).items()
         figures |= {f"{name}_{key}": value for key, value in fields if isfinite(value)}
     vocabulary = found.tokenizer.get_vocab_size()
-    judged = {name: one for name, one in results.items() if not _is_a_guess(one, vocabulary)}
+    # Left out: what the original predicts no better than equal chances of all tokens would.
+    judged = {
+        name: one
+        for name, one in results.items()
+        if not one.perplexity / (1 + one.change) >= vocabulary  # NaN is judged
+    }
     if not judged:
         return no_level(
             f"the original guesses no better than chance among {vocabulary:,} tokens on either "
@@ -108,8 +113,3 @@ def _compare(
         "the likeliest tokens are equal"
     )
     return level(worst.change <= most, reason, figures)
-
-
-def _is_a_guess(found: loss.Loss, vocabulary: int) -> bool:
-    """Whether the original predicts a text no better than equal chances of all tokens would."""
-    return found.perplexity / (1 + found.change) >= vocabulary

@@ -15,7 +15,6 @@ Its findings are listed on the page "Every claim".
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 import json
 from pathlib import Path
 
@@ -23,25 +22,13 @@ from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.text.process import TextProcess
 from ane_book.weights import open_source
-from mlprogram.ane.laws.rule import Severity
+from mlprogram.ane.laws.rule import Remark
 
 USER, ANSWER = "question 7391", "answer 8264"  # texts that no template has
 NAMED = 3  # the most ids that a finding lists
 
 
-@dataclass(frozen=True)
-class TextFinding:
-    """A fault of the text side: `name`, `severity`, and a sentence of what, where, what to do."""
-
-    name: str
-    severity: Severity
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.severity} {self.name}: {self.text}"
-
-
-def check_text_side(bundle: Bundle, source: str | Path | None = None) -> list[TextFinding]:
+def check_text_side(bundle: Bundle, source: str | Path | None = None) -> list[Remark]:
     """Look at a bundle's template, stop tokens, vocabulary and special tokens.
 
     source: the folder or file of weights that it was made of. Raises what `open_source` raises.
@@ -60,15 +47,15 @@ def check_text_side(bundle: Bundle, source: str | Path | None = None) -> list[Te
     return findings
 
 
-def _error(name: str, text: str) -> TextFinding:
-    return TextFinding(name, "error", text)
+def _error(name: str, text: str) -> Remark:
+    return Remark(name, "error", text)
 
 
-def _warning(name: str, text: str) -> TextFinding:
-    return TextFinding(name, "warning", text)
+def _warning(name: str, text: str) -> Remark:
+    return Remark(name, "warning", text)
 
 
-def _stop(name: str, what: str) -> TextFinding:
+def _stop(name: str, what: str) -> Remark:
     return _error(name, f"{what}; correct eos_token_id in generation_config.json and convert again")
 
 
@@ -91,7 +78,9 @@ class _TextSide:
             self._answered = self._render(USER, ANSWER)
         except InvalidInput as error:
             self._refusal = str(error)
-        self._turn = self._end_of_turn()
+        _, answer, after = self._answered.rpartition(ANSWER)  # the first special token behind it
+        ids = self._ids(after) if answer else []
+        self._turn = next((i for i in ids if i in self._special), None)
 
     def _render(self, user: str, answer: str | None = None) -> str:
         """A conversation as text; "" without a template. Raises InvalidInput where it refuses."""
@@ -105,12 +94,7 @@ class _TextSide:
     def _ids(self, text: str) -> list[int]:
         return self._process.encode(text, special=False)
 
-    def _end_of_turn(self) -> int | None:
-        """The first special token that the template writes after an answer."""
-        _, answer, after = self._answered.rpartition(ANSWER)
-        return next((i for i in self._ids(after) if i in self._special), None) if answer else None
-
-    def vocabulary(self) -> Iterator[TextFinding]:
+    def vocabulary(self) -> Iterator[Remark]:
         """Each token has a row of the embedding, and so a logit, and each logit a token."""
         known, rows = self._known, self._manifest.embedding.shape[0]
         if beyond := sorted(i for i in known if i >= rows):
@@ -132,7 +116,7 @@ class _TextSide:
                 "draws tokens may leave them out",
             )
 
-    def template(self) -> Iterator[TextFinding]:
+    def template(self) -> Iterator[Remark]:
         """There is a template; it renders the user's text, and ends where the answer begins."""
         mend = "correct it in the model's files and convert again"
         if self._says.chat_template is None:
@@ -153,15 +137,14 @@ class _TextSide:
                 f"what the template renders does not have the user's text in it; {mend}",
             )
         else:
-            yield from self._generation_prompt()
-            yield from self._bos()
+            yield from self._prompt()
 
-    def _generation_prompt(self) -> Iterator[TextFinding]:
+    def _prompt(self) -> Iterator[Remark]:
+        """A prompt ends where an answer begins, and has the token of the beginning once."""
         before, answer, _ = self._answered.partition(ANSWER)
         asked = self._asked.rstrip()
-        if not answer or not before.startswith(asked):
-            return  # laid out in another way: nothing can be said
-        between = before.removeprefix(asked)
+        same = bool(answer) and before.startswith(asked)  # or it is laid out in another way
+        between = before.removeprefix(asked) if same else ""
         if any(i in self._special for i in self._ids(between)):
             yield _error(
                 "template-no-generation-prompt",
@@ -169,8 +152,6 @@ class _TextSide:
                 "answer, so that the model may go on as the user; have the template write it "
                 "where `add_generation_prompt` is true",
             )
-
-    def _bos(self) -> Iterator[TextFinding]:
         token = self._says.bos_token or ""
         bos = self._process.token_to_id(token)
         if bos is None:
@@ -188,7 +169,7 @@ class _TextSide:
                 "has to do so (`add_special_tokens=False`)",
             )
 
-    def stops(self) -> Iterator[TextFinding]:
+    def stops(self) -> Iterator[Remark]:
         """An answer ends: at eos_token, and at what the template writes after an answer."""
         stops, turn = self._says.eos_token_ids, self._turn
         if not stops:
@@ -207,7 +188,7 @@ class _TextSide:
                 "stop token, so that answers run on",
             )
 
-    def typed(self) -> Iterator[TextFinding]:
+    def typed(self) -> Iterator[Remark]:
         """A user who types the end of a turn ends it."""
         turn = self._turn
         if turn is None:
@@ -225,7 +206,7 @@ class _TextSide:
                 f"special tokens ({_few(sorted(self._special.values()))}) from it",
             )
 
-    def against(self, source: Path) -> Iterator[TextFinding]:
+    def against(self, source: Path) -> Iterator[Remark]:
         """What the source's own files say of stop tokens."""
         declared = open_source(source).tokenizer().eos_token_ids
         if lost := [i for i in declared if i not in self._says.eos_token_ids]:

@@ -2,18 +2,10 @@
 
 Start with llama.py; the other decoders' files say how they differ from it.
 
-    base/         what the architectures share
-      __init__.py       the glossary of dimension letters
+    base/         what the architectures share, with a glossary of dimension letters
       architecture.py   the interface that every architecture implements
       signature.py      what a block takes, keeps from call to call, and gives
-      config.py         the hyperparameters of a dense decoder
       dense.py          Llama's decoder, the base class of most architectures
-      layers.py         the layers of decoders, in ANE form (torch)
-      encoder.py        the layers of encoders (torch)
-      sentence.py       what encoders of texts share: pooling, and what follows it
-      compressed.py     ZAYA1's convolutional attention and its router (torch)
-      experts/          mixtures of experts: tensor layout, and layers (torch)
-      decoder.py        the head, state dicts, and a whole decoder to run in PyTorch (torch)
 
 Other families are in a distribution of their own, `ane-families`. A distribution adds families by
 an entry point in the group `ane_book.families`, which names a tuple of architectures.

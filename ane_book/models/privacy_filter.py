@@ -88,12 +88,16 @@ class PrivacyFilter(Architecture):
     fixed: ClassVar = {"attention_bias": True, "token_classification_bias": True}
 
     def read(self, fields: dict) -> dict:
-        theta = fields.get("rope_theta")
+        theta, scaling = fields.get("rope_theta"), fields["rope_scaling"]
+        if scaling is not None:
+            scaling = typed_scaling(scaling, ("linear", "yarn"), self.model_type)
+        elif theta is None:  # no field about rotary embedding at all
+            scaling = YARN
         return sizes(fields) | {
             "architecture": self.name,
             "rms_norm_eps": fields.get("rms_norm_eps", 1e-5),
             "rope_theta": 150000.0 if theta is None else theta,
-            "rope_scaling": self._scaling(fields),
+            "rope_scaling": scaling,
             "sliding_window": fields["sliding_window"],
             "num_experts": fields.get("num_local_experts") or fields["num_experts"],
             "experts_per_token": fields["num_experts_per_tok"],
@@ -101,12 +105,6 @@ class PrivacyFilter(Architecture):
             "swiglu_limit": fields.get("swiglu_limit", 7.0),
             "labels": _labels(fields.get("id2label")),
         }
-
-    def _scaling(self, fields: dict) -> dict | None:
-        """The rotary scaling; `YARN` if config.json has no field about rotary embedding at all."""
-        if (given := fields["rope_scaling"]) is None:
-            return YARN if fields["rope_theta"] is None else None
-        return typed_scaling(given, ("linear", "yarn"), self.model_type)
 
     def signature(self, config: PrivacyFilterConfig, kind: str) -> BlockSignature:
         return replace(attention(config), keeps={}, mixture=self.experts(config))

@@ -22,16 +22,6 @@ from ane_book.weights.hub import Reference
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-__all__ = [
-    "Published",
-    "ReferenceModel",
-    "Suggested",
-    "find_reference",
-    "is_path",
-    "near_names",
-    "reference_models",
-]
-
 MODELS = Path(__file__).parent
 #: What ends in one of these is a path.
 SUFFIXES = (".gguf", ".safetensors", ".onnx", ".mlpackage", ".mlmodelc", ".mlmodel")
@@ -109,19 +99,15 @@ class ReferenceModel(Reference):
 
 @cache
 def _read() -> dict[str, ReferenceModel]:
-    adapter = TypeAdapter(ReferenceModel)
-    texts = [path.read_text(encoding="utf-8") for path in sorted(MODELS.glob("*.toml"))]
-    models = [adapter.validate_python(_whole(tomllib.loads(text))) for text in texts]
+    adapter, models = TypeAdapter(ReferenceModel), []
+    for path in sorted(MODELS.glob("*.toml")):
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        if "trained" in data:  # the weights are ours, in a folder with their configuration
+            folder = MODELS / data["name"]
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            data |= {"folder": folder, "config": config}
+        models.append(adapter.validate_python(data))
     return {model.name: model for model in sorted(models, key=lambda model: model.parameters)}
-
-
-def _whole(data: dict) -> dict:
-    """With its folder, and the configuration in it, where the weights are ours."""
-    if "trained" not in data:
-        return data
-    folder = MODELS / data["name"]
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return data | {"folder": folder, "config": config}
 
 
 def reference_models() -> dict[str, ReferenceModel]:
@@ -139,7 +125,13 @@ def find_reference(name: str) -> ReferenceModel:
     models = reference_models()
     if name in models:
         return models[name]
-    near = " or ".join(near_names(name))
+    try:
+        beside = [each.name for each in Path(name).parent.iterdir()]
+    except OSError:  # no such folder, or none that one may read
+        beside = []
+    files = get_close_matches(Path(name).name, beside, n=2, cutoff=0.8)
+    others = get_close_matches(Path(name).name.lower(), models, n=2, cutoff=0.6)
+    near = " or ".join([*(str(Path(name).with_name(each)) for each in files), *others])
     if is_path(name):
         hint = f"; did you mean {near}?" if near else ""
         raise UnknownModel(f"{name}: there is no such file or folder{hint}")
@@ -153,14 +145,3 @@ def find_reference(name: str) -> ReferenceModel:
     raise UnknownModel(
         f"no reference model and no path here is named {name!r}; {hint} A path may be {path}"
     )
-
-
-def near_names(name: str) -> list[str]:
-    """The names most like this one, of files and folders beside it and of reference models."""
-    try:
-        beside = [each.name for each in Path(name).parent.iterdir()]
-    except OSError:  # no such folder, or none that one may read
-        beside = []
-    near = get_close_matches(Path(name).name, beside, n=2, cutoff=0.8)
-    near = [str(Path(name).with_name(each)) for each in near]
-    return near + get_close_matches(Path(name).name.lower(), reference_models(), n=2, cutoff=0.6)

@@ -30,7 +30,7 @@ class Result:
     prompt_tokens: length of the prompt, chat markers included.
     prefill_tps, decode_tps: tokens per second, sampling included; None where nothing was measured.
     finish_reason: "stop" (end token, stop string, repetition) or "length" (max_tokens or the
-    context).
+    context). stop: the stop string that came, if one did.
     calls: passes through all programs, to decode. drafted, accepted: tokens guessed, and how many
     of them are in the answer.
     """
@@ -44,6 +44,7 @@ class Result:
     calls: int = 0
     drafted: int = 0
     accepted: int = 0
+    stop: str | None = None
 
     @property
     def tokens_per_call(self) -> float | None:
@@ -73,6 +74,7 @@ class TextStream:
         self._known = 0
         self._held = ""
         self.stopped = False  # a stop string came; nothing follows
+        self.stop: str | None = None  # it
 
     def add(self, token_id: int) -> str:
         """The text that this token makes final, often one word, sometimes nothing."""
@@ -98,10 +100,11 @@ class TextStream:
         if self.stopped:
             return ""
         text = self._held + text
-        ends = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
+        ends = [(text.find(stop), stop) for stop in self._stops if stop in text]
         if ends:
             self.stopped, self._held = True, ""
-            return text[: min(ends)]
+            at, self.stop = min(ends)
+            return text[:at]
         keep = 0 if final else max((overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
@@ -131,18 +134,16 @@ class Answer:
         self.tokens.append(token)
         ended = token in self._ends
         piece = self._text.finish() if ended else self._text.add(token)
-        if ended or self._text.stopped or self._repeats():
+        n, tokens = self._repeat or 0, self.tokens
+        repeats = 0 < 2 * n <= len(tokens) and any(
+            tokens[i : i + n] == tokens[-n:] for i in range(len(tokens) - n)
+        )
+        if ended or self._text.stopped or repeats:
             self.reason = "stop"
         elif len(self.tokens) == self._most:
             self.reason = "length"
         self._pieces.append(piece)
         return piece
-
-    def _repeats(self) -> bool:
-        n, tokens = self._repeat, self.tokens
-        if n is None or len(tokens) < 2 * n:
-            return False
-        return any(tokens[i : i + n] == tokens[-n:] for i in range(len(tokens) - n))
 
     def finish(self) -> str:
         """The text that was still held back."""
@@ -157,6 +158,11 @@ class Answer:
     @property
     def text(self) -> str:
         return "".join(self._pieces)
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that came."""
+        return self._text.stop
 
 
 @contextmanager

@@ -128,7 +128,13 @@ class CoreMLBackend:
         package = Path(package)
         if package not in self._opened:
             declared = Package(package)  # refuses a damaged one before it is compiled
-            self._opened[package] = declared, _compiled(package) / f"{package.stem}.mlmodelc"
+            made_of = {
+                "package": content_hash(package),
+                "macos": machine.macos_build(),
+                "coremltools": importlib.metadata.version("coremltools"),
+            }
+            folder = keep(package.stem, made_of, partial(_compile_into, package))
+            self._opened[package] = declared, folder / f"{package.stem}.mlmodelc"
         declared, made = self._opened[package]
         if function not in declared.functions:
             raise InvalidInput(
@@ -142,17 +148,6 @@ class CoreMLBackend:
                 f"{package}: Core ML cannot load its function {function!r}: {error}"
             ) from None
         return _CoreMLFunction(model, declared.functions[function])
-
-
-def _compiled(package: Path) -> Path:
-    """The folder of the cache with what Core ML makes of a package; raises OSError where it cannot
-    be written."""
-    made_of = {
-        "package": content_hash(package),
-        "macos": machine.macos_build(),
-        "coremltools": importlib.metadata.version("coremltools"),
-    }
-    return keep(package.stem, made_of, partial(_compile_into, package))
 
 
 def _compile_into(package: Path, folder: Path) -> None:

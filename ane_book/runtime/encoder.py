@@ -25,7 +25,8 @@ from ane_book.errors import InvalidBundle, InvalidInput, InvalidType, PromptTooL
 from ane_book.host import pool, text_places
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.bundle_text import check_ids, load_tokenizer
-from ane_book.runtime.shards import Calls, Steps, check_memory, load_steps
+from ane_book.runtime.model_runner import check_memory
+from ane_book.runtime.shards import Calls, Steps, load_steps
 from ane_book.text.process import TextProcess, check_text
 import numpy as np
 

@@ -81,8 +81,13 @@ class GrammarTokens:
     def _compiled(self, form: str, text: str, end: str):
         """llguidance's matcher of a form, before its first token."""
         grammar = _SOURCES[form](text)
-        if end:
-            grammar = _behind_a_thought(form, grammar, end_of_thought(end, self._special))
+        if end:  # a grammar for the text behind the end of a thought
+            own = {"lark_grammar": grammar}
+            if form != "grammar":
+                own = json.loads(grammar)["grammars"][0]
+            thought = end_of_thought(end, self._special)
+            rules = "\n".join([r"start: ended /[ \t\r\n]{0,4}/ @said", *thought])
+            grammar = json.dumps({"grammars": [{"lark_grammar": rules}, own | {"name": "said"}]})
         matcher = llguidance.LLMatcher(
             self._tokens,
             grammar,
@@ -181,13 +186,6 @@ _SOURCES = {
     "regex": lambda text: llguidance.LLMatcher.grammar_from_regex(text),
     "grammar": _lark,
 }
-
-
-def _behind_a_thought(form: str, grammar: str, thought: list[str]) -> str:
-    """A grammar for the text behind the end of a thought, of which these are the rules."""
-    said = {"lark_grammar": grammar} if form == "grammar" else json.loads(grammar)["grammars"][0]
-    first = {"lark_grammar": "\n".join([r"start: ended /[ \t\r\n]{0,4}/ @said", *thought])}
-    return json.dumps({"grammars": [first, said | {"name": "said"}]})
 
 
 def _reason(error: str) -> str:

@@ -15,6 +15,7 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.contract import slot_shapes
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import FunctionSpec, Part
+from ane_book.errors import InvalidBundle
 from ane_book.host import MASKED, causal_mask, per_layer_columns
 from ane_book.layout import PER_LAYER, Layout
 from ane_book.options import tier_name
@@ -25,10 +26,10 @@ from ane_book.runtime.shards import (
     Marks,
     ShardRunner,
     Steps,
-    check_memory,
     load_steps,
     marks_after,
 )
+from mlprogram.machine import memory_bytes
 import numpy as np
 
 
@@ -59,6 +60,16 @@ def kept_bytes(manifest: Manifest, parts: Iterable[Part]) -> int:
         kept = [store.held(call) for store in function.stores(manifest.layout)]
         needed += 2 * sum(map(prod, [*kept, *slot_shapes(manifest, part).values()]))
     return needed
+
+
+def check_memory(manifest: Manifest, needed: int) -> None:
+    """Raise InvalidBundle where a context takes more bytes than this machine has memory."""
+    limit = memory_bytes()
+    if limit is not None and needed > limit:
+        raise InvalidBundle(
+            f"{manifest.name}: a context of {manifest.context:,} tokens takes {needed / 1e9:,.1f} "
+            f"GB, and {limit / 1e9:,.1f} GB of memory are here; convert it with a shorter one"
+        )
 
 
 class ModelRunner:

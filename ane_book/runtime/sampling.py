@@ -24,14 +24,6 @@ if TYPE_CHECKING:
 COLDEST = 1e-30
 
 
-def keep_top_k(logits: np.ndarray, k: int) -> np.ndarray:
-    """(V,) with all but the k largest at -inf; what ties with the k-th stays."""
-    if k >= logits.size:
-        return logits
-    smallest_kept = np.partition(logits, -k)[-k]
-    return np.where(logits < smallest_kept, -np.inf, logits)
-
-
 def keep_top_p(logits: np.ndarray, p: float) -> np.ndarray:
     """(V,) with all but the smallest set of tokens whose probabilities reach p at -inf."""
     candidates = np.flatnonzero(np.isfinite(logits))  # a top-k before this one spares the long sort
@@ -44,11 +36,6 @@ def keep_top_p(logits: np.ndarray, p: float) -> np.ndarray:
     return kept
 
 
-def keep_min_p(logits: np.ndarray, p: float) -> np.ndarray:
-    """(V,) with tokens at -inf that are less than p times as likely as the likeliest one."""
-    return np.where(logits < logits.max() + np.log(np.float32(p)), -np.inf, logits)
-
-
 def filter_logits(
     logits: np.ndarray,
     temperature: float = 1.0,
@@ -58,12 +45,13 @@ def filter_logits(
 ) -> np.ndarray:
     """Logits (V,) float32 scaled by 1 / temperature, with the tokens not to be drawn at -inf."""
     logits = logits.astype(np.float32) / np.float32(max(temperature, COLDEST))
-    if top_k is not None:
-        logits = keep_top_k(logits, top_k)
+    if top_k is not None and top_k < logits.size:  # what ties with the k-th stays
+        logits = np.where(logits < np.partition(logits, -top_k)[-top_k], -np.inf, logits)
     if top_p is not None and top_p < 1.0:
         logits = keep_top_p(logits, top_p)
-    if min_p:
-        logits = keep_min_p(logits, min_p)
+    if min_p:  # of the likeliest token's probability
+        least = logits.max() + np.log(np.float32(min_p))
+        logits = np.where(logits < least, -np.inf, logits)
     return logits
 
 

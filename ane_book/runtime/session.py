@@ -134,26 +134,26 @@ class Session(BundleText):
 
     def prompt_cache(self) -> PromptCache:
         """A copy of what the session holds; raises InvalidInput where that is nothing."""
-        runner = self._own_runner
+        made = self._made_of
         if not self._tokens:
             raise InvalidInput("the session holds no tokens, so there is no cache to take")
         with alone(self._cache):
             for _ in self._forward([]):
                 pass  # after a rewind some of it may have to be made again
-            kept = runner.read(self.position)
-            return collect(self.bundle.manifest, kept, self._tokens, self._made_of)
+            kept = self._runner.read(self.position)
+            return collect(self.bundle.manifest, kept, self._tokens, made)
 
     def continue_from(self, cache: PromptCache) -> None:
         """Hold what another session of the same model held, in place of what this one does.
 
         Raises InvalidInput for a cache of another one, before anything changes.
         """
-        runner, manifest, n = self._own_runner, self.bundle.manifest, cache.position
+        n = cache.position
         with alone(self._cache):
-            kept = restored(cache, manifest, self._made_of)
+            kept = restored(cache, self.bundle.manifest, self._made_of)
             self._clear()
             cut = any("tail" in own.arrays or n > (own.window or n) for own in cache.layers)
-            runner.write(kept, n, whole=not cut)
+            self._runner.write(kept, n, whole=not cut)
             self._tokens += cache.tokens
 
     def save_cache(self, path: str | Path, form: FileForm = "mlx") -> None:
@@ -174,20 +174,15 @@ class Session(BundleText):
         """
         given = None if tokens is None else self._valid(tokens)
         try:
-            cache = read_cache(Path(path), self.bundle.manifest, self._made_of, given)
-            self.continue_from(cache)
+            self.continue_from(read_cache(Path(path), self.bundle.manifest, self._made_of, given))
         except InvalidInput as error:
             raise InvalidInput(f"{path}: {error}") from None
 
     @property
     def _made_of(self) -> dict[str, str]:
-        return made_of(self.bundle.manifest, self.backend.dtype, self._adapter)
-
-    @property
-    def _own_runner(self) -> ModelRunner:
         if type(self._runner) is not ModelRunner:
             raise InvalidInput("a cluster's caches are on its machines; use a session on one")
-        return self._runner
+        return made_of(self.bundle.manifest, self.backend.dtype, self._adapter)
 
     def prefill(self, token_ids: TokenIds) -> np.ndarray | int:
         """Append tokens to the cache, a chunk at a time.
@@ -395,6 +390,7 @@ class Session(BundleText):
                 calls=calls,
                 drafted=drafted,
                 accepted=accepted,
+                stop=answer.stop,
             )
 
 

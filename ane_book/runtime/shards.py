@@ -30,7 +30,6 @@ from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, Unsuppo
 from ane_book.layout import PER_LAYER, CallShape, Recurrent, Shape, Store, Tail
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import Backend, LoadedFunction
-from mlprogram.machine import memory_bytes
 import numpy as np
 
 COPIES = 2  # of a memory
@@ -46,16 +45,6 @@ Each = TypeVar("Each")
 def by_tier(manifest: Manifest, functions: dict[str, Each]) -> dict[str, Each]:
     """A part's functions by the names of all tiers; without a cache, the tiers share one."""
     return {own: functions.get(own, functions[name]) for own, name in manifest.names.items()}
-
-
-def check_memory(manifest: Manifest, needed: int) -> None:
-    """Raise InvalidBundle where a context takes more bytes than this machine has memory."""
-    limit = memory_bytes()
-    if limit is not None and needed > limit:
-        raise InvalidBundle(
-            f"{manifest.name}: a context of {manifest.context:,} tokens takes {needed / 1e9:,.1f} "
-            f"GB, and {limit / 1e9:,.1f} GB of memory are here; convert it with a shorter one"
-        )
 
 
 def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedFunction]:

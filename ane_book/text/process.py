@@ -114,32 +114,26 @@ class TextProcess:
             return self._exchange(call, **arguments)
 
     def _exchange(self, call: str, **arguments):
-        request = json.dumps({"call": call, **arguments}).encode()
+        left = memoryview(json.dumps({"call": call, **arguments}).encode() + b"\n")
+        parts: list[bytes] = []
         try:
-            line = self._ask(request + b"\n")
+            while left:
+                left = left[self._requests.write(left) :]
+            while part := self._answers.read(1 << 20):
+                parts.append(part)
+                if part.endswith(b"\n"):
+                    break
         except BrokenPipeError:
-            line = b""
+            pass
         except BaseException:  # Ctrl-C: nobody would read the answer, so the next call must not
             self._stop()
             raise
-        if not line.endswith(b"\n"):
+        if not (line := b"".join(parts)).endswith(b"\n"):  # the process has ended
             raise InvalidInput(_ended(call, self._process.wait()))
         answer = json.loads(line)
         if "error" in answer:
             raise InvalidInput(answer["error"])
         return answer["value"]
-
-    def _ask(self, request: bytes) -> bytes:
-        """Send a line, and read one; without a newline at its end, the process has ended."""
-        left = memoryview(request)
-        parts: list[bytes] = []
-        while left:
-            left = left[self._requests.write(left) :]
-        while part := self._answers.read(1 << 20):
-            parts.append(part)
-            if part.endswith(b"\n"):
-                break
-        return b"".join(parts)
 
     def _start(self) -> None:
         # Isolated (-I, -S) and with this very path it finds what this process has found.

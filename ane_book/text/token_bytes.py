@@ -28,7 +28,10 @@ def byte_level(token: str) -> bytes:
 def token_bytes(tokenizer: Tokenizer, token: int, first: bool) -> bytes:
     """The bytes of a token; none of a special one. first: where it begins a text."""
     alone, twice = (tokenizer.decode([token] * count) for count in (1, 2))
-    spelling, decoders = tokenizer.id_to_token(token), _decoders(tokenizer)
+    spelling, decoders = tokenizer.id_to_token(token), list[str]()
+    if tokenizer.decoder is not None:
+        said = json.loads(tokenizer.decoder.__getstate__())
+        decoders = [part["type"] for part in said.get("decoders", [said])]
     if not twice or spelling is None:
         return b""
     if "ByteLevel" in decoders:
@@ -36,11 +39,3 @@ def token_bytes(tokenizer: Tokenizer, token: int, first: bool) -> bytes:
     if "ByteFallback" in decoders and re.fullmatch("<0x[0-9A-Fa-f]{2}>", spelling):
         return bytes.fromhex(spelling[3:5])
     return (alone if first else twice[len(alone) :]).encode()
-
-
-def _decoders(tokenizer: Tokenizer) -> list[str]:
-    """The kinds of what makes a text of tokens."""
-    if tokenizer.decoder is None:
-        return []
-    said = json.loads(tokenizer.decoder.__getstate__())
-    return [part["type"] for part in said.get("decoders", [said])]

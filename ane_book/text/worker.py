@@ -3,10 +3,8 @@
 A line of JSON is a request, `{"call": name, ...arguments}`, and a line of JSON the answer,
 `{"value": ...}` or `{"error": sentence}`. The process lives as long as its standard input.
 
-A regular expression, a template or a chain of replacements can run for years and ask for any
-memory, in code that no Python exception reaches. So the system sets the limits: processor time by a
-timer whose signal ends the process, memory by a limit of the address space, which a Mac refuses.
-Windows has neither.
+The system sets the limits, since no Python exception reaches that code: processor time by a timer
+whose signal ends the process, memory by a limit of the address space.
 """
 
 from collections.abc import Collection

@@ -5,17 +5,8 @@ configuration asks for, so that a damaged file is refused before any work is don
 file and returns one tensor at a time as float32, whatever the file stores. A matrix is (out, in),
 as PyTorch stores it.
 
-    source.py         `WeightSource`, the interface, and how files are read and checked
-    safetensors.py    a Hugging Face folder: config.json, one or several weight files, tokenizer
-    quantised/        safetensors in fewer bits: FP8, compressed-tensors, MXFP4, AWQ, GPTQ, ...
-    gguf.py           llama.cpp's format: metadata, quantised tensors and tokenizer in one file
-    gguf_header.py    the layout of a GGUF file
-    random.py         no file at all: a tensor is a function of its name and a seed
-    hub.py            where a model's files are on this machine, or how to get them
-    sentences.py      the settings of sentence-transformers beside an encoder
-    tokenizer.py      the tokenizer of a Hugging Face folder, or of a GGUF's metadata
-
-`ane_book.weights.onnx` reads folders of ONNX Runtime GenAI: a graph with tensors beside it.
+The formats are safetensors (`quantised/` has those in fewer bits), GGUF, and folders of ONNX
+Runtime GenAI (`onnx/`); `random.py` needs no file at all, and `hub.py` finds a model's files.
 
 Letters: see `ane_book.models.base`.
 """

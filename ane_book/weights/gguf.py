@@ -169,7 +169,7 @@ class GGUFSource(WeightSource):
         path, tensors = self.files[0], self._tensors
         config: dict[str, Any] = {"model_type": self._architecture.model_type}
         config |= {field: self._get(key) for field, key in FIELDS.items()}
-        heads = config["num_attention_heads"]
+        heads, kv = config["num_attention_heads"], "attention.head_count_kv"
         if heads <= 0:
             raise InvalidWeights(f"{path}: attention.head_count is {heads}")
         if "model.embed_tokens.weight" not in tensors:
@@ -179,9 +179,11 @@ class GGUFSource(WeightSource):
             raise InvalidWeights(f"{path}: heads of {head_dim} dimensions; the file is damaged")
         if self._get("attention.value_length", head_dim) != head_dim:
             raise UnsupportedModel(f"{path}: attention.value_length is not the head size")
+        given = self._metadata.get(f"{self._gguf.architecture}.{kv}")  # of other layers it may be 0
+        counts = {count for count in given if count} if isinstance(given, list) else set()
         config |= {
             "head_dim": head_dim,
-            "num_key_value_heads": self._kv_heads(heads),
+            "num_key_value_heads": counts.pop() if len(counts) == 1 else self._get(kv, heads),
             "vocab_size": tensors["model.embed_tokens.weight"].shape[0],
             "rope_theta": self._get("rope.freq_base", 10000.0),
             "tie_word_embeddings": "lm_head.weight" not in tensors,
@@ -199,12 +201,6 @@ class GGUFSource(WeightSource):
             config["num_hidden_layers"] = self._without_last(config["num_hidden_layers"], ahead)
         config["rope_scaling"] = self._rope_scaling(config)
         return self._gguf.fields(config, self._get)
-
-    def _kv_heads(self, heads: int) -> int:
-        """The key/value heads of layers of attention; the others' may be stated as 0."""
-        given = self._metadata.get(f"{self._gguf.architecture}.attention.head_count_kv")
-        own = {count for count in given if count} if isinstance(given, list) else ()
-        return own.pop() if len(own) == 1 else self._get("attention.head_count_kv", heads)
 
     def _without_last(self, layers: int, count: int) -> int:
         """Leave out the last layers, which guess tokens ahead; returns how many are left."""
@@ -239,11 +235,20 @@ class GGUFSource(WeightSource):
             return None
         if kind == "linear":
             return {"rope_type": "linear", "factor": self._get("rope.scaling.factor")}
-        if kind == "yarn":
-            return self._yarn_scaling()
-        raise UnsupportedModel(
-            f"{self.files[0]}: rope.scaling.type {kind!r}; supported: none, linear, yarn"
-        )
+        if kind != "yarn":
+            raise UnsupportedModel(
+                f"{self.files[0]}: rope.scaling.type {kind!r}; supported: none, linear, yarn"
+            )
+        for key in ("rope.scaling.yarn_ext_factor", "rope.scaling.attn_factor"):
+            if (value := self._get(key, 1.0)) != 1.0:
+                raise UnsupportedModel(f"{self.files[0]}: {key} = {value} with yarn; only 1 is")
+        scaling = {"rope_type": "yarn", "factor": self._get("rope.scaling.factor")}
+        for field, key in YARN.items():
+            if value := self._get(f"rope.scaling.{key}", 0):
+                scaling[field] = value
+        if "mscale_all_dim" in scaling:
+            scaling["mscale"] = 1.0  # as llama.cpp has it
+        return scaling
 
     def _divided(self, config: dict) -> dict:
         """The `rope_scaling` of stored divisors, one for each rotated pair, as LongRoPE has them:
@@ -272,19 +277,6 @@ class GGUFSource(WeightSource):
             scaling[field] = divisors.tolist()
         if factor := 1.0 if same else self._get("rope.scaling.attn_factor", 0):
             scaling["attention_factor"] = factor
-        return scaling
-
-    def _yarn_scaling(self) -> dict:
-        """YaRN's `rope_scaling`; llama.cpp's converter stores its fields under other names."""
-        for key in ("rope.scaling.yarn_ext_factor", "rope.scaling.attn_factor"):
-            if (value := self._get(key, 1.0)) != 1.0:
-                raise UnsupportedModel(f"{self.files[0]}: {key} = {value} with yarn; only 1 is")
-        scaling = {"rope_type": "yarn", "factor": self._get("rope.scaling.factor")}
-        for field, key in YARN.items():
-            if value := self._get(f"rope.scaling.{key}", 0):
-                scaling[field] = value
-        if "mscale_all_dim" in scaling:
-            scaling["mscale"] = 1.0  # as llama.cpp has it
         return scaling
 
 

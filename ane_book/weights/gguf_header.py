@@ -156,19 +156,14 @@ def read_header(data: np.ndarray, path: Path) -> tuple[dict, dict[str, GGUFTenso
         raise InvalidWeights(f"{path}: damaged: general.alignment is {alignment!r}")
     start = -(-cursor.at // alignment) * alignment
     tensors = {name: _locate(name, row, start, len(data), path) for name, row in rows.items()}
-    _check_apart(tensors, path)
-    return metadata, tensors
-
-
-def _check_apart(tensors: dict[str, GGUFTensor], path: Path) -> None:
-    """Raise InvalidWeights if two tensors share bytes: then one of the offsets is damaged."""
     end, before = 0, ""
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].start):
-        if tensor.start < end:
+        if tensor.start < end:  # one of the offsets is damaged
             raise InvalidWeights(
                 f"{path}: damaged: tensor {name} begins inside of tensor {before}; get it again"
             )
         end, before = tensor.start + tensor.size, name
+    return metadata, tensors
 
 
 def _locate(name: str, row: tuple[Shape, int, int], start: int, end: int, path: Path) -> GGUFTensor:

@@ -12,7 +12,7 @@ numpy does not have. Weights that are quantised are read by the rules of
 `ane_book.weights.quantised`. Reference: https://huggingface.co/docs/safetensors.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from pathlib import Path
 import warnings
 
@@ -134,11 +134,14 @@ class SafetensorsSource(WeightSource):
         """Tensor name -> the file that holds it and its name there, without `repeats`, `BUFFERS`
         and what is of another model. dense: files whose names get a folder's in front."""
         where: dict[str, tuple[Path, str]] = {}
+        known = self._shapes.keys() | names.repeats
         folders = {file: f"{folder}." for folder, file in dense.items()}
         for shard, file in self._open.items():
             for own in file.keys():  # noqa: SIM118 - a handle, not a dict
-                name = folders.get(shard, "") + own
-                name = _based(name, names.base, self._shapes.keys() | names.repeats)
+                name, base = folders.get(shard, "") + own, names.base
+                other = name.removeprefix(base) if name.startswith(base) else base + name
+                if name not in known and other in known:
+                    name = other  # by the class that saved it, names have the prefix or lack it
                 left_out = name.startswith(names.left_out)
                 if name.endswith(BUFFERS) or name in names.repeats or left_out:
                     continue
@@ -174,13 +177,6 @@ def read_folder(folder: Path) -> tuple[dict, Sentences]:
         sentences = sentence_settings(folder)
         return fields | {"sentence_transformers": sentences.settings}, sentences
     return fields, Sentences({}, [], {})
-
-
-def _based(name: str, base: str, known: Set[str]) -> str:
-    """A tensor's name as an architecture knows it: with or without the prefix of the base model,
-    which a checkpoint has or lacks by the class that saved it."""
-    other = name.removeprefix(base) if name.startswith(base) else base + name
-    return other if base and name not in known and other in known else name
 
 
 def _shards(path: Path) -> list[Path]:

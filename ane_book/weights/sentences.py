@@ -65,7 +65,13 @@ def sentence_settings(folder: Path) -> Sentences:
     dense, pooling, normal = {}, {}, True
     if modules in files:
         steps = read_steps(folder)
-        _check_kinds([kind for kind, _ in steps], modules)
+        kinds = [kind for kind, _ in steps]
+        known = ["Transformer", "Pooling", *["Dense"] * kinds.count("Dense")]
+        if kinds not in (known, [*known, "Normalize"]):
+            raise UnsupportedModel(
+                f"{modules}: the modules {', '.join(kinds) or 'none'} are not supported; "
+                "supported: Transformer, Pooling and, after them, Dense and Normalize"
+            )
         normal = steps[-1][0] == "Normalize"
         place = steps[1][1] / "config.json"
         pooling = read_json(place)
@@ -81,15 +87,6 @@ def sentence_settings(folder: Path) -> Sentences:
     if whole in files:
         settings |= _whole(whole, normal, pooling.get("include_prompt") is not False)
     return Sentences({n: value for n, value in settings.items() if value is not None}, files, dense)
-
-
-def _check_kinds(kinds: list[str], place: Path) -> None:
-    known = ["Transformer", "Pooling", *["Dense"] * kinds.count("Dense")]
-    if kinds not in (known, [*known, "Normalize"]):
-        raise UnsupportedModel(
-            f"{place}: the modules {', '.join(kinds) or 'none'} are not supported; supported: "
-            "Transformer, Pooling and, after them, Dense and Normalize"
-        )
 
 
 def _pooling(fields: dict, place: Path) -> str:

@@ -181,10 +181,11 @@ def from_gguf(metadata: dict, vocab_size: int, place: str) -> TokenizerFiles:
         raise UnsupportedModel(
             f"{place}: tokenizer.ggml.pre {cut!r} is not supported; supported: {', '.join(CUTS)}"
         )
-    tokens, merges, types = (
-        _strings_or_ids(metadata, f"tokenizer.ggml.{key}", place)
-        for key in ("tokens", "merges", "token_type")
-    )
+    keys = [f"tokenizer.ggml.{key}" for key in ("tokens", "merges", "token_type")]
+    for key in keys:
+        if not isinstance(metadata.get(key), list):
+            raise InvalidWeights(f"{place}: the metadata has no list {key}")
+    tokens, merges, types = (metadata[key] for key in keys)
     if len(set(tokens)) != len(tokens) or not 0 < len(tokens) <= vocab_size:
         raise InvalidWeights(
             f"{place}: the tokenizer has {len(tokens)} tokens ({len(set(tokens))} distinct) "
@@ -196,13 +197,6 @@ def from_gguf(metadata: dict, vocab_size: int, place: str) -> TokenizerFiles:
             special = token_type == CONTROL
             tokenizer.add_tokens([AddedToken(token, special=special, normalized=False)])
     return _finish(tokenizer, tokens, metadata, place)
-
-
-def _strings_or_ids(metadata: dict, key: str, place: str) -> list:
-    values = metadata.get(key)
-    if not isinstance(values, list):
-        raise InvalidWeights(f"{place}: the metadata has no list {key}")
-    return values
 
 
 def _byte_level_bpe(tokens: list[str], merges: list[str], cut: str, place: str) -> Tokenizer:

@@ -140,6 +140,7 @@ class TestOut:
         assert f"{os.devnull} is no file" in refused(*words, os.devnull)
         assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
+    @pytest.mark.long
     def test_what_turns_out_to_be_no_text_leaves_nothing(self, tagger, tmp_path):
         words = "redact", "--model", tagger("odd")[1].path, "-", "--out", tmp_path / "out"
         with start(*words) as process:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from _command import processes
 from _long import long_but
 from _tiny import TINY, greedy, prompt
+from _whole_decoder import Decoder
 import ane_book
 from ane_book.bundle import Bundle, Recipe
 from ane_book.conversion.plan import plan
@@ -21,7 +22,7 @@ from ane_book.conversion.write.decoder import lower_blocks, write_shard
 from ane_book.errors import InvalidBundle, InvalidInput, WeightsNotFound
 from ane_book.host import causal_mask
 from ane_book.models import DecoderConfig, read_config
-from ane_book.models.base.decoder import Decoder, block_weights
+from ane_book.models.base.decoder import block_weights
 from ane_book.runtime import Session
 from mlprogram import MLProgram
 from mlprogram.machine import parse_bytes
@@ -52,13 +53,12 @@ class Pair(NamedTuple):
 
 
 #: Every family whole; the boundaries between shards know nothing of families. Quick are a plain
-#: one, whole and cut, one of norms after its blocks and one of pairs side by side; test_models.py
-#: and test_family_bundles.py have others in bundles, and all of them in PyTorch.
+#: one, whole and cut, and one of norms after its blocks; test_models.py and test_family_bundles.py
+#: have others in bundles, and all of them in PyTorch.
 SHARDED = [(family, "1GB") for family in TINY] + [("llama", ONE_LAYER_EACH)]
 PAIRS = [Pair(family, limit, kv) for family, limit in SHARDED for kv in ("state", "host")]
 QUICK = [
     ("llama", "1GB", "state"), ("llama", ONE_LAYER_EACH, "host"), ("olmo2", "1GB", "state"),
-    ("glm4", "1GB", "host"),
 ]  # fmt: skip
 
 

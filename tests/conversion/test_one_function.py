@@ -1,5 +1,6 @@
 """A bundle whose packages have one function, for K tokens: prompts, decode and guesses."""
 
+from _long import long_but
 from _tiny import prompt
 import ane_book
 from ane_book.errors import InvalidInput
@@ -20,7 +21,7 @@ def made(tiny_bundle, family: str, **recipe):
     return one[1], tiny_bundle(family, context=CONTEXT, **recipe)[1]
 
 
-@pytest.fixture(params=["state", "host"])
+@pytest.fixture(params=long_but(["state", "host"], "state"))
 def kv(request):
     return request.param
 

@@ -43,7 +43,7 @@ CASES = [
     long("llama", SELECT, ONE),
     long("llama", STATE, SELECT),
     long("gemma3_text", STATE, SELECT),
-    ("llama", GUESSES, SELECT),
+    long("llama", GUESSES, SELECT),  # bits of both are in test_state_writes.py
     ("llama", STATE, TANH),
 ]
 

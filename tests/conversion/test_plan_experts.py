@@ -7,7 +7,7 @@ from _long import long_but
 from _taggers import SIZES
 import ane_book
 from ane_book.conversion.plan import Plan, plan
-from ane_book.conversion.plan.expert_choices import woken
+from ane_book.conversion.plan.programs import woken
 from ane_book.runtime import Tagger
 import numpy as np
 import pytest

@@ -3,6 +3,7 @@
 from functools import partial
 import itertools
 
+from _long import long_but
 from _tiny import tiny_model
 import ane_book
 from ane_book.bundle import Bundle
@@ -77,7 +78,9 @@ class TestInt8:
 
 class TestPalettes:
     @pytest.mark.parametrize("draw", ["normal", "heavy tails", "uniform"])
-    @pytest.mark.parametrize(("bits", "excess"), [(4, 0.005), (6, 0.01), (8, 0.04)])
+    @pytest.mark.parametrize(
+        ("bits", "excess"), long_but([(4, 0.005), (6, 0.01), (8, 0.04)], (4, 0.005), (6, 0.01))
+    )
     def test_the_error_is_that_of_exact_k_means(self, draw, bits, excess):
         """coremltools palettizes with `kmeans1d`, which is exact and takes a hundred times longer.
 

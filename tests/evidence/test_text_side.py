@@ -9,7 +9,8 @@ from _smollm2_tokenizer import wheel_gguf
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.cli import app
-from ane_book.evidence.text_side import TextFinding, check_text_side
+from ane_book.evidence.text_side import check_text_side
+from mlprogram.ane.laws.rule import Remark
 import pytest
 from tokenizers import Tokenizer, processors
 from typer.testing import CliRunner
@@ -66,7 +67,7 @@ def says(folder: Path, **fields) -> None:
     file.write_text(json.dumps(manifest))
 
 
-def found(folder: Path, source: Path | None = None) -> dict[str, TextFinding]:
+def found(folder: Path, source: Path | None = None) -> dict[str, Remark]:
     return {one.name: one for one in check_text_side(Bundle.open(folder), source)}
 
 

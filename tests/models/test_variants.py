@@ -6,9 +6,9 @@ Every shape still fits in these variants, so nothing but the logits can tell.
 from dataclasses import replace
 
 from _tiny import prompt, tiny_model
+from _whole_decoder import Decoder
 from ane_book.models import find, read_config
 from ane_book.models.base.architecture import FULL
-from ane_book.models.base.decoder import Decoder
 from ane_book.models.base.layers import DecoderBlock, rms_normalize
 from ane_families import borrowing, gemma4, glm4, mamba, olmo3
 from ane_families.alternating import UNROTATED

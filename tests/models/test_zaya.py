@@ -5,6 +5,7 @@ from math import prod
 
 from _long import long_but
 from _tiny import Guesses, assert_cut_anywhere, greedy, prompt, rewound, write_checkpoint
+from _whole_decoder import Decoder
 from _zaya import CONTEXT, PREFILL, SIZES, continued, maker, tiny_zaya
 import ane_book
 from ane_book.conversion.plan import plan
@@ -13,7 +14,6 @@ from ane_book.evidence.cost import work_of
 from ane_book.evidence.parity import check_parity
 from ane_book.layout import Tail
 from ane_book.models import find, read_config
-from ane_book.models.base.decoder import Decoder
 from ane_book.runtime import Session
 from ane_book.weights import open_source
 from mlprogram import MLProgram

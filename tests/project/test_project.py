@@ -77,8 +77,8 @@ FLOORS = {
         "__main__",
     ],
     "ane_serve": [
-        "llama_cache markers page tools",
-        "splitting",
+        "kept llama_cache markers page tools",
+        "slots splitting",
         "generation",
         "api bench cluster",
         "keys pool",

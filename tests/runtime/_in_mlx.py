@@ -29,6 +29,14 @@ def load(folder: Path):
         own["intermediate_size"] = fields["shared_intermediate_size"]
         own["position_embedding_type"] = fields.get("position_embedding_type") or "nope"
         own["time_step_limit"] = 0.0, 1e30
+    elif family == "gemma4_text":
+        own = {"global_head_dim": 20, "num_global_key_value_heads": 1}
+        by_type = fields["rope_parameters"]  # of 9 numbers 4 pairs turn there, and 5 in mlx-lm
+        own["rope_parameters"] = by_type | {"full_attention": rope | {"partial_rotary_factor": 0.4}}
+    elif family == "exaone4":
+        own |= {"sliding_window_pattern": "GLG", "rope_scaling": None}
+    elif family == "ministral3":
+        own = {}
     elif family == "lfm2":
         own["block_dim"] = fields["hidden_size"]
     elif family == "qwen3_moe":
@@ -39,12 +47,14 @@ def load(folder: Path):
     return load_model(folder, model_config=own)[0]
 
 
-def saved(model, ids: list[int], file: Path) -> None:
+def saved(model, ids: list[int], file: Path, dtype=mx.float32) -> None:
     """Save mlx-lm's own cache of tokens: a chunk of them, and the last four one by one."""
     cache = make_prompt_cache(model)
     for part in [ids[:-4], *([token] for token in ids[-4:])]:
         if part:
             model(mx.array([part]), cache=cache)
+    for own in cache if dtype != mx.float32 else ():
+        own.keys, own.values = own.keys.astype(dtype), own.values.astype(dtype)
     save_prompt_cache(str(file), cache)
 
 

@@ -114,15 +114,21 @@ def test_bundles_that_cannot(session, other):
     assert "cluster" in refusal(far.prompt_cache)
 
 
+ORIGINAL = {"original_max_position_embeddings": 64}
+
 #: What mlx-lm has no cache for, or computes otherwise: family, scaling, window, what is said.
 OTHERWISE = [
     ("zaya", {}, None, "no cache of what zaya models keep"),
-    ("gemma4_text", {}, None, "no cache of what gemma4_text models keep"),
-    ("glm4", {}, None, "no cache of what glm4 models keep"),
+    ("ministral", {}, None, "no cache of what ministral models keep"),
     ("mistral", {}, 32, "no window in Mistral"),
     ("qwen3_moe", {"rope_type": "linear", "factor": 2.0}, None, "qwen3_moe models by linear"),
-    ("llama", {"rope_type": "yarn", "attention_factor": 1.2}, None, "all of this YaRN"),
-    ("phi3", {"rope_type": "longrope", "original_max_position_embeddings": 64}, None, "LongRoPE"),
+    (
+        "llama",
+        {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.2} | ORIGINAL,
+        None,
+        "YaRN",
+    ),
+    ("phi3", {"rope_type": "longrope"} | ORIGINAL, None, "LongRoPE"),
 ]
 
 
@@ -344,15 +350,15 @@ def test_a_file_by_others_needs_its_tokens(other, file, tmp_path):
     assert "other tokens" in refusal(other.load_cache, file, IDS[1:])
     d.record = {}
     path.write_bytes(d.bytes())
-    assert "give them, as tokens=[...]" in refusal(other.load_cache, path)
-    assert "has 21 tokens, and the cache 5" in refusal(other.load_cache, path, IDS[:5])
+    assert "give as tokens=[...]" in refusal(other.load_cache, path)
+    assert "of 21 tokens; 5 rows of 5 tokens" in refusal(other.load_cache, path, IDS[:5])
     other.load_cache(path, IDS[:N])
     assert other.position == N
 
 
 def test_longer_than_the_context(tiny_bundle, file):
     short = Session(tiny_bundle("gemma3_text", **RECIPE | {"context": 16})[1], "fp32", "mil")
-    assert "a cache of 21 tokens, and the context is 16" in refusal(short.load_cache, file)
+    assert "of 21 tokens, and the context is 16" in refusal(short.load_cache, file)
 
 
 def test_killed_at_any_moment_the_file_is_whole(session, tmp_path):

@@ -53,12 +53,12 @@ class Held:
 @contextmanager
 def bare(
     address: str, body: dict | None = None, part: float = 1.0, buffer: int | None = None,
-    key: str = "none",
+    key: str = "none", path: str = CHAT,
 ):  # fmt: skip
-    """A socket that has sent a chat request, or the first part of its body, and read nothing."""
+    """A socket that has sent a request, or the first part of its body, and read nothing."""
     host, port = address.removeprefix("http://").split(":")
     content = json.dumps(body).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: {host}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\n"
     head += f"Authorization: Bearer {key}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     with socket.socket() as client:

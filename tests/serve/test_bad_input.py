@@ -10,6 +10,7 @@ import json
 from _patience import HANGING
 from _serving import serving
 from ane_serve.api import requests
+from ane_serve.api.messages import Messages
 import httpx
 from pydantic import ValidationError
 import pytest
@@ -210,6 +211,17 @@ FAULTS = [
     (requests.EmbeddingRequest, {"input": [1.5] * MANY}),
     (requests.LineRequest, {"tokens": [1.5] * MANY}),
     (requests.LineRequest, {"tokens": [1], "stop": [1] * MANY}),
+    *(
+        (Messages, {"messages": [SAID], "max_tokens": 1} | wrong)
+        for wrong in (
+            UNKNOWN,
+            {"messages": [1] * MANY},
+            {"messages": [SAID | {"content": [{}] * MANY}]},
+            {"system": [1] * MANY},
+            {"tools": [{}] * MANY},
+            {"stop_sequences": [1] * MANY},
+        )
+    ),
 ]
 
 

@@ -46,8 +46,8 @@ def begin(talker, tmp_path):
         process.communicate()
 
 
-def code(language: str) -> str:
-    return re.search(rf"^```{language}\n((?:curl|from openai).*?)^```$", README, re.M | re.S)[1]
+def code(language: str, begin: str) -> str:
+    return re.search(rf"^```{language}\n({begin}.*?)^```$", README, re.M | re.S)[1]
 
 
 def ask_socket(path: Path, *lines: str, close: bool = True) -> list[dict]:
@@ -68,16 +68,17 @@ def test_readmes_lines_and_the_socket_and_a_graceful_end(begin, talker, tmp_path
     session = Session(talker, precision="fp32")
 
     if shutil.which("curl"):
-        curl = ["sh", "-c", code("bash").replace("http://localhost:8000", address)]
+        curl = ["sh", "-c", code("bash", "curl").replace("http://localhost:8000", address)]
         found = json.loads(subprocess.run(curl, capture_output=True, check=True).stdout)
         expected = session.generate("What is 2+2?", max_tokens=50)
         assert (found["text"], found["gen_tokens"]) == (expected.text, 50)
         assert found["prompt_tokens"] == expected.prompt_tokens
 
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        exec(code("python").replace("http://localhost:8000", address), {})
-    expected = session.generate("What is the capital of France?", max_tokens=10_000)
-    assert said.getvalue() == expected.text
+    for client, most in (("openai", 10_000), ("anthropic", 20)):
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            exec(code("python", f"from {client}").replace("http://localhost:8000", address), {})
+        expected = session.generate("What is the capital of France?", max_tokens=most)
+        assert said.getvalue() == expected.text
 
     ids = session.encode("Hello")
     expected = session.generate(ids, max_tokens=5)

@@ -23,7 +23,6 @@ from typing import Any, get_args
 
 from ane_book import models
 from ane_book.conversion.plan import report
-from ane_book.conversion.plan.expert_choices import woken
 from ane_book.conversion.plan.programs import (
     Program,
     cut_experts,
@@ -32,6 +31,7 @@ from ane_book.conversion.plan.programs import (
     cut_shards,
     fused,
     layer_blobs,
+    woken,
 )
 from ane_book.conversion.quantize.schemes import SCHEMES, Scheme, find_scheme
 from ane_book.conversion.stores import stores
@@ -254,7 +254,7 @@ class Plan:
     def woken(self, tokens: int = 1, shares: np.ndarray | None = None) -> float:
         """The expected number of experts, of all layers, that a call of so many tokens runs.
 
-        shares: what the router chooses (`expert_choices.woken`); by default every expert as often
+        shares: what the router chooses (`programs.woken`); by default every expert as often
         as any other. All of them where they are in one graph; 0 of a model without experts.
         """
         if (layout := self.signatures.mixture) is None:

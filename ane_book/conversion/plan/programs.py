@@ -6,17 +6,17 @@ weight files as they will be written, quantised or not.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil, prod
 
 from ane_book.conversion.quantize.schemes import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.architecture import FULL, TensorSpec
-from ane_book.models.base.experts import Experts
+from ane_book.models.base.experts import Experts, even_ranges
 from ane_book.options import Recipe
 from mlprogram.package.weight_file import HEADER, stored_bytes
 from mlprogram.package.weight_files import ALIGNMENT, file_sizes
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -203,13 +203,16 @@ def end_blobs(config: DecoderConfig, end: str) -> list[int]:
     return [blob for shape in shapes for blob in blob_bytes(shape, SCHEMES["none"])]
 
 
+def woken(shares: np.ndarray, tokens: int) -> np.ndarray:
+    """The expected number of experts that some token of a call chooses, in each of L layers (L,).
+
+    shares: (L, E), the share of tokens that choose an expert: the counts of a router's choices over
+    the number of tokens, or k / E everywhere where nothing is known. Exact for tokens that choose
+    independently of each other; real ones, which resemble their neighbours, wake fewer.
+    """
+    return (1.0 - (1.0 - np.asarray(shares, np.float64)) ** tokens).sum(axis=1)
+
+
 def head_splits(vocabulary: int, rows: int) -> tuple[int, ...]:
     """Rows of each part of the vocabulary: at most `rows`, evenly spread."""
     return tuple(len(part) for part in even_ranges(vocabulary, rows))
-
-
-def even_ranges(count: int, most: int) -> list[range]:
-    """0..count-1 in as few ranges of at most `most` as it takes, sizes differing by one at most."""
-    parts = -(-count // most)
-    cuts = [count * i // parts for i in range(parts + 1)]
-    return [range(first, last) for first, last in pairwise(cuts)]

@@ -10,10 +10,6 @@ stands where the `const` stood:
 With "auto:5" each matrix has a scheme of its own, such that all together have five bits a weight;
 schemes are chosen, and matrices quantised, by calibration on a text (`allotment`).
 
-    schemes.py     the schemes by name, and what each cost
-    encoded.py     a matrix by a scheme: integers with scales, or palettes (`kmeans.py`)
-    allotment.py   a scheme for each matrix by a budget: `calibrate`, `feedback`
-
 Letters: O output channels, C input channels, G groups of output channels, b = O / G channels in a
 group, B blocks of input channels, P = 2^bits entries of a palette, n = b * C weights of a group.
 """

@@ -39,7 +39,15 @@ class Journal:
         self._noted: dict[str, dict[str, str]] = {}  # file or package -> its files -> sha256
         self._worker = ThreadPoolExecutor(1)
         self._last: Future | None = None
-        self._resume()
+        noted = self._read()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._noted = dict(noted)
+        self._save()  # before deleting: what has a journal is ours, even half a bundle
+        for path in folder.iterdir():
+            if path != self._file and (path.name not in noted or _hashes(path) != noted[path.name]):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                self._noted.pop(path.name, None)
+        self._save()
 
     def __enter__(self) -> "Journal":
         return self
@@ -48,17 +56,6 @@ class Journal:
         self._worker.shutdown()
         if error and [*self._folder.iterdir()] == [self._file]:  # there is nothing to go on from
             shutil.rmtree(self._folder)
-
-    def _resume(self) -> None:
-        noted = self._read()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._noted = dict(noted)
-        self._save()  # before deleting: what has a journal is ours, even half a bundle
-        for path in self._folder.iterdir():
-            if path != self._file and (path.name not in noted or _hashes(path) != noted[path.name]):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-                self._noted.pop(path.name, None)
-        self._save()
 
     def _read(self) -> dict[str, dict[str, str]]:
         """The hashes in an existing journal of the same source and recipe; {} without one."""

@@ -3,11 +3,9 @@
 Every shard of a decoder has the functions `decode` (T = 1), `prefill` (T > 1) and, where asked for,
 `verify` (T = K) over one weight file, once for each tier: a number of slots that the cache has. The
 layers only read the cache; what differs between the cache variants is the frame around them
-(`write.frame`). With kv="state" it reads the states once and writes the new rows of all layers
-back; with kv="host" keys and values come in as inputs, and the new rows go out for the host to
-append. A shard of an encoder has a function for each length of a call, since static shapes are what
-the Neural Engine takes, and a few of them keep padding low. Where experts are programs of their
-own, trunks take the place of shards (`write.experts`).
+(`write.frame`). A shard of an encoder has a function for each length of a call, since static shapes
+are what the Neural Engine takes, and a few of them keep padding low. Where experts are programs of
+their own, trunks take the place of shards (`write.experts`).
 
 Letters are those of `ane_book.models.base`; n is the number of layers in a shard.
 """
@@ -19,10 +17,10 @@ from typing import Any
 from ane_book.conversion.quantize.encoded import Encoded
 from ane_book.conversion.quantize.schemes import find_scheme
 from ane_book.conversion.write.activations import silu_by_tanh
-from ane_book.conversion.write.experts import Parted, Pieces
+from ane_book.conversion.write.experts import Pieces
 from ane_book.conversion.write.frame import Frame
 from ane_book.conversion.write.lowering import lower
-from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
+from ane_book.conversion.write.program import PackageWriter, StoredWeight
 from ane_book.errors import InvalidInput
 from ane_book.layout import CallShape
 from ane_book.models import find
@@ -90,32 +88,21 @@ def write_shard(
     kinds = find(config.architecture).kinds(config)
     for name, lowered in pieces.items():
         function, hidden = package.function(name), None
-        if end is not None:
-            out = "hidden_out" if not layers and not last else None
+        if end is not None:  # of the layer before, behind its experts; it takes inputs alone
             parted = lowered.parted[kinds[layers.start - 1]]
-            hidden = _stamp_behind(function, parted, layers.start - 1, end, out)
+            piece, names = parted.behind, parted.names(layers.start - 1)
+            feeds = {
+                value: function.input(names.get(value, value), "fp16", shape)
+                for value, shape in piece.inputs.items()
+            }
+            out = {} if layers or last else {piece.outputs[0]: "hidden_out"}
+            (hidden, *_) = function.stamp(piece, "behind", feeds, end, out)
         frame = Frame(function, config, recipe, lowered.call, layers, hidden)
         _stamp(frame, lowered, first, stored, last)
     is_trunk = bool(next(iter(pieces.values())).parted)
     whole = f"Layers {layers.start} to {layers.stop - 1}"
     what = f"Trunk {layers.start}" if is_trunk else whole
     package.finish(next(iter(pieces)), f"{what}, made by ane-book")
-
-
-def _stamp_behind(
-    function: FunctionWriter, parted: Parted, layer: int, weights: Stored, out: str | None
-) -> str:
-    """Stamp the end of a layer, behind its experts; all that it takes becomes the trunk's input.
-
-    Returns the name of the hidden state, which is `out` where it leaves the trunk.
-    """
-    piece, names = parted.behind, parted.names(layer)
-    feeds = {
-        value: function.input(names.get(value, value), "fp16", shape)
-        for value, shape in piece.inputs.items()
-    }
-    leaving = {piece.outputs[0]: out} if out else {}
-    return function.stamp(piece, "behind", feeds, weights, leaving)[0]
 
 
 def _stamp(

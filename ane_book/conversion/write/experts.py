@@ -8,7 +8,7 @@ experts of layer j - 1, and what is before those of layer j.
 Letters: C hidden size, E experts, T tokens of a call.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -75,7 +75,11 @@ class Pieces:
             slotted = Slotted(block, slot_rows(config))
             self.blocks[kind] = inner(lower(slotted, inputs | slots, outputs, epsilon))
         elif signature.mixture and signature.mixture.apart:
-            self.parted[kind] = lower_parted(block, inputs, outputs, epsilon)
+            hidden, outside = inputs["hidden"], [*outputs, "x", "gates"]
+            one = {"x": hidden, "gate": torch.zeros(1, 1, 1, self.call.tokens)}
+            expert = lower(block.get_submodule("mixture.groups.0"), one, ["y"], epsilon)
+            whole = lower(_Outside(block), {"y": hidden} | inputs, outside, epsilon)
+            self.parted[kind] = Parted(*_cut(inner(whole)), expert)
         else:
             self.blocks[kind] = lower(block, inputs, outputs, epsilon)
 
@@ -104,21 +108,6 @@ class _Outside(nn.Module):
         vars(self.block)["mixture"] = mixture
         results = self.block(*inputs)
         return (*(results if isinstance(results, tuple) else (results,)), *given)
-
-
-def lower_parted(
-    block: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], epsilon: float
-) -> Parted:
-    """Lower a block cut at its mixture of experts; the arguments are those of `lower`.
-
-    The first of `inputs` is the hidden state, (1, C, 1, T), and the first of `outputs`, too.
-    """
-    hidden, *_ = inputs.values()
-    expert = block.get_submodule("mixture.groups.0")
-    gate = torch.zeros(1, 1, 1, hidden.shape[3])
-    one = lower(expert, {"x": hidden, "gate": gate}, ["y"], epsilon)
-    whole = lower(_Outside(block), {"y": hidden} | inputs, [*outputs, "x", "gates"], epsilon)
-    return Parted(*_cut(inner(whole)), one)
 
 
 def inner(piece: LoweredBlock) -> LoweredBlock:

@@ -8,14 +8,14 @@ from typing import Any
 from ane_book.conversion.quantize.encoded import Encoded
 from ane_book.conversion.quantize.schemes import find_scheme
 from ane_book.conversion.write.lowering import lower
-from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
+from ane_book.conversion.write.program import PackageWriter, StoredWeight
 from ane_book.layout import CallShape
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.decoder import Winner
 from ane_book.options import Recipe
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 def write_head(
@@ -45,9 +45,24 @@ def write_head(
         (normed,) = function.stamp(piece, "norm", hidden, weight, {"normed": "normed"})
         bound = None if recipe.argmax_output else ends.get("bound")
         for part in names:
-            _add_logits(function, bound, part, normed, stored[part], T)
+            free, logits = f"{part}_free" if bound else part, (1, stored[part].shape[0], 1, T)
+            function.op(  # a 1x1 convolution, between bounds where there are any
+                "conv", free, "fp16", [logits],
+                x=normed, weight=function.weight(f"{free}_weight", stored[part]),
+                strides=np.ones(2, np.int32), pad_type=np.str_("valid"),
+                pad=np.zeros(4, np.int32), dilations=np.ones(2, np.int32), groups=np.int32(1),
+            )  # fmt: skip
+            if bound:
+                piece = lower(bound, {"logits": torch.zeros(logits)}, ["capped"])
+                function.stamp(piece, part, {"logits": free}, {}, {"capped": part})
         rows = tuple(splits.values())
-        function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
+        if not recipe.argmax_output:
+            function.finish(names)
+            continue
+        examples = {n: torch.zeros(1, V, 1, T) for n, V in zip(names, rows, strict=True)}
+        piece = lower(Winner(rows), examples, ["token"], output_dtype=np.int32)
+        feeds = {name: name for name in names}
+        function.finish(function.stamp(piece, "winner", feeds, {}, {"token": "token"}))
     what = "Final norm and vocabulary projection, made by ane-book"
     package.finish(recipe.default_function, what)
 
@@ -64,32 +79,3 @@ def write_pooled(
         piece = lower(module, {"hidden": torch.zeros(shape)}, ["vector"], config.norm_epsilon)
         function.finish(function.stamp(piece, "pooled", hidden, stored, {"vector": "vector"}))
     package.finish(next(iter(functions)), "Of pooled columns, made by ane-book")
-
-
-def _add_logits(
-    function: FunctionWriter,
-    bound: nn.Module | None,
-    out: str,
-    hidden: str,
-    weight: StoredWeight,
-    T: int,
-) -> None:
-    """Add the logits `out` (1, rows, 1, T) of a part of the vocabulary, a 1x1 convolution of
-    `hidden` (1, C, 1, T), between bounds where there are any."""
-    free, shape = f"{out}_free" if bound else out, (1, weight.shape[0], 1, T)
-    function.op(
-        "conv", free, "fp16", [shape],
-        x=hidden, weight=function.weight(f"{free}_weight", weight),
-        strides=np.ones(2, np.int32), pad_type=np.str_("valid"),
-        pad=np.zeros(4, np.int32), dilations=np.ones(2, np.int32), groups=np.int32(1),
-    )  # fmt: skip
-    if bound:
-        piece = lower(bound, {"logits": torch.zeros(shape)}, ["capped"])
-        function.stamp(piece, out, {"logits": free}, {}, {"capped": out})
-
-
-def _choose(function: FunctionWriter, names: list[str], splits: tuple[int, ...], T: int) -> list:
-    """Add the choice of the largest logit; returns the output's name."""
-    examples = {n: torch.zeros(1, rows, 1, T) for n, rows in zip(names, splits, strict=True)}
-    piece = lower(Winner(splits), examples, ["token"], output_dtype=np.int32)
-    return function.stamp(piece, "winner", {n: n for n in names}, {}, {"token": "token"})

@@ -24,7 +24,7 @@ from mlprogram.files import written_whole
 from mlprogram.package.files import proto
 from torch import Tensor, nn
 
-MOST = 256  # files, some 15 kB each; those used last stay
+MOST = 2048  # files, some 15 kB each; those used last stay
 
 
 def key(traced, module: nn.Module, told: Iterable[object]) -> str:

@@ -12,7 +12,6 @@ result to the usual path on the whole model.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-import json
 from pathlib import Path
 import uuid
 
@@ -20,6 +19,7 @@ from ane_book.conversion.quantize.encoded import Encoded, encode
 from ane_book.conversion.quantize.schemes import SCHEMES, Scheme
 from ane_book.conversion.write.lowering import OPSET, LoweredBlock
 from ane_book.conversion.write.values import file_value, immediate, value_type
+from mlprogram.package.container import write_manifest
 from mlprogram.package.files import proto
 from mlprogram.package.weight_files import WeightFiles
 import numpy as np
@@ -208,24 +208,5 @@ class PackageWriter:
         (self._data / "model.mlmodel").write_bytes(
             self._model.SerializeToString(deterministic=True)
         )
-        (self.path / "Manifest.json").write_text(json.dumps(_manifest(), indent=4))
-
-
-def _manifest() -> dict[str, object]:
-    """The package's manifest; identifiers are fixed, so that equal models are equal bytes."""
-    items = {"model.mlmodel": "CoreML Model Specification", "weights": "CoreML Model Weights"}
-    ids = {name: str(uuid.uuid5(uuid.NAMESPACE_URL, f"ane-book/{name}")) for name in items}
-    entries = {
-        ids[name]: {
-            "author": "com.apple.CoreML",
-            "description": text,
-            "name": name,
-            "path": f"com.apple.CoreML/{name}",
-        }
-        for name, text in items.items()
-    }
-    return {
-        "fileFormatVersion": "1.0.0",
-        "itemInfoEntries": entries,
-        "rootModelIdentifier": ids["model.mlmodel"],
-    }
+        # Identifiers are fixed, so that equal models are equal bytes.
+        write_manifest(self.path, lambda n: str(uuid.uuid5(uuid.NAMESPACE_URL, f"ane-book/{n}")))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from math import isfinite, nan
 from pathlib import Path
 import tempfile
+from typing import Any
 
 from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level, level
@@ -61,7 +62,7 @@ class Parity:
         half = [stage for stage in self.stages if stage.precision == "fp16"]
         single = [stage for stage in self.stages if stage.precision == "fp32"]
         whole = half[-1]
-        figures = {
+        figures: dict[str, Any] = {
             "cosine": _least(half),
             "cosine_whole": whole.cosine,
             "error_fp32": _most(single),
@@ -73,7 +74,11 @@ class Parity:
             "package": self.package,
             "op": self.first and f"{self.first.op} {self.first.name}",
         }
-        return {name: _finite(value) for name, value in figures.items() if value is not None}
+        return {  # JSON has no infinity and no NaN
+            name: str(value) if isinstance(value, float) and not isfinite(value) else value
+            for name, value in figures.items()
+            if value is not None
+        }
 
     def level(self) -> Level:
         """The evidence level for evidence.json."""
@@ -115,9 +120,15 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
             or (again and _package_fault(bundle, again, golden))
         )
     exact = weights is not None or bundle.recipe.is_plain
+    single, half = ([s for s in stages if s.precision == which] for which in ("fp32", "fp16"))
+    passed = f"cosine {_least(half):.6f} or more to PyTorch in half precision"
+    if exact:
+        passed = f"{percent(_most(single))} off PyTorch at most in single precision, {passed}"
+    else:
+        passed += "; quantised, and without its source: not held to more"
     return Parity(
         passed=not fault,
-        reason=fault.reason if fault else _passed(stages, exact),
+        reason=fault.reason if fault else passed,
         stages=stages,
         exact=exact,
         source=weights is not None,
@@ -207,15 +218,6 @@ def _package_fault(bundle: Bundle, again: Rebuild, golden: dict) -> _Fault | Non
     return None
 
 
-def _passed(stages: list[ParityStage], exact: bool) -> str:
-    single = _most([stage for stage in stages if stage.precision == "fp32"])
-    least = _least([stage for stage in stages if stage.precision == "fp16"])
-    cosine = f"cosine {least:.6f} or more to PyTorch in half precision"
-    if not exact:
-        return f"{cosine}; quantised, and without its source: not held to more"
-    return f"{percent(single)} off PyTorch at most in single precision, {cosine}"
-
-
 def _least(stages: list[ParityStage]) -> float:
     cosines = [stage.cosine for stage in stages if stage.cosine is not None]
     return min(cosines) if np.isfinite(cosines).all() else nan
@@ -224,11 +226,6 @@ def _least(stages: list[ParityStage]) -> float:
 def _most(stages: list[ParityStage]) -> float:
     errors = [stage.error for stage in stages if stage.error is not None]
     return max(errors) if np.isfinite(errors).all() else nan
-
-
-def _finite(value):
-    """JSON has no infinity and no NaN."""
-    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def _row(stage: ParityStage) -> tuple[str, ...]:

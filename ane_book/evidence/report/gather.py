@@ -13,7 +13,7 @@ import platform
 import tempfile
 
 from ane_book.bundle import Bundle
-from ane_book.bundle.evidence import Level, LevelName, no_level, versions
+from ane_book.bundle.evidence import Figures, Level, LevelName, no_level, versions
 from ane_book.errors import AneBookError
 from ane_book.evidence.inspect import is_bundle
 from ane_book.evidence.laws import check, laws_level
@@ -88,45 +88,42 @@ def gather(
     progress("experiments", total - 1, total)
     found = experiments.run_all(settings.experiments, dry=settings.engine is not None)
     progress("done", total, total)
+    digest = hashlib.sha256()
+    for root in (Path(__file__).parents[2], Path(mlprogram.__file__).parent):
+        for file in sorted(root.rglob("*.py")):
+            digest.update(file.relative_to(root.parent).as_posix().encode() + file.read_bytes())
+    memory, (engine, why) = machine.memory_bytes(), machine.neural_engine()
+    version = machine.macos_version()  # and nothing else that is specific to this machine
+    name = f"macOS {version[0]}.{version[1]}" if version else platform.system()
     return Report(
         date=datetime.datetime.now(datetime.UTC).date(),
-        machine=_machine(),
+        machine=Machine(
+            chip=scrub(machine.chip()),
+            system=f"{name}, {platform.machine()}",
+            cores=machine.cores(),
+            memory_gb=round(memory / 1e9, 1) if memory else None,
+            neural_engine=engine,
+            why=why,
+        ),
         tools=versions(),
-        library=library_hash(),
+        library=digest.hexdigest(),
         units=settings.timed,
         subjects=subjects,
         experiments=found,
     )
 
 
-def _machine() -> Machine:
-    memory, (engine, why) = machine.memory_bytes(), machine.neural_engine()
-    version = machine.macos_version()  # and nothing else that is specific to this machine
-    name = f"macOS {version[0]}.{version[1]}" if version else platform.system()
-    return Machine(
-        chip=scrub(machine.chip()),
-        system=f"{name}, {platform.machine()}",
-        cores=machine.cores(),
-        memory_gb=round(memory / 1e9, 1) if memory else None,
-        neural_engine=engine,
-        why=why,
-    )
-
-
-def library_hash() -> str:
-    """sha256 of the source files of this library and of `mlprogram`."""
-    digest = hashlib.sha256()
-    for root in (Path(__file__).parents[2], Path(mlprogram.__file__).parent):
-        for file in sorted(root.rglob("*.py")):
-            digest.update(file.relative_to(root.parent).as_posix().encode() + file.read_bytes())
-    return digest.hexdigest()
-
-
 def _subject(path: Path, settings: Settings) -> Subject:
     bundle = Bundle.open(path) if is_bundle(path) else None
     laws, reason = laws_level(check(path)), settings.engine
     # Before anything else has its programs compiled.
-    speed = [_speed(bundle, units, settings) for units in settings.timed] if bundle else []
+    speed = list[Speed]()
+    for units in settings.timed if bundle else ():
+        assert bundle, "only a bundle is timed"
+        with tempfile.TemporaryDirectory(prefix="ane-book-") as folder:
+            timed = measure_speed(bundle, units, Path(folder), settings.timeout)
+        failed = {"failed": scrub(timed["failed"])} if "failed" in timed else {}
+        speed.append(Speed(**timed | failed))
     found: dict[str, Residency] = {}
     if reason is None:
         found = dict(measure_each(path, soak=settings.soak, timeout=settings.timeout))
@@ -185,7 +182,16 @@ def _function(
     one = found.get(key) or Residency("unmeasured", reason or "not the default function")
     try:
         placement = place(package, _chip(), function)
-        predicted, agreed = _predicted(placement), one.plan.agreement(placement)
+        best, worst = placement.best.to_json(), placement.worst.to_json()
+        names = ("share_of_operations", "share_of_weight_bytes", "partitions_on_ane")
+        predicted: Figures = {
+            "verdict": placement.verdict,
+            "chip": placement.chip,
+            "compute_units": UNITS,
+            "stands_on": placement.stands_on,
+            **{name: [round(worst[name], 4), round(best[name], 4)] for name in names},
+        }
+        agreed = one.plan.agreement(placement)
     except AneBookError as error:
         predicted, agreed = {"failed": scrub(str(error))}, (0, 0)
     return ReportedFunction(
@@ -200,23 +206,7 @@ def _function(
     )
 
 
-def _predicted(placement) -> dict:
-    best, worst = placement.best.to_json(), placement.worst.to_json()
-    names = ("share_of_operations", "share_of_weight_bytes", "partitions_on_ane")
-    numbers = {name: [round(worst[name], 4), round(best[name], 4)] for name in names}
-    about = {"chip": placement.chip, "compute_units": UNITS, "stands_on": placement.stands_on}
-    return {"verdict": placement.verdict} | about | numbers
-
-
 def _chip() -> str:
     """This machine's chip for the placement's estimates: itself, its generation, or "any"."""
     key = machine.chip_key(machine.chip())
     return next((chip for chip in (key, key.partition("-")[0]) if chip in chips()), "any")
-
-
-def _speed(bundle: Bundle, units: str, settings: Settings) -> Speed:
-    with tempfile.TemporaryDirectory(prefix="ane-book-") as folder:
-        found = measure_speed(bundle, units, Path(folder), settings.timeout)
-    if "failed" in found:
-        found["failed"] = scrub(found["failed"])
-    return Speed(**found)

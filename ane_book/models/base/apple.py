@@ -3,8 +3,6 @@
 Heads are (heads, D, 1, T), the cache is (1, K*D, 1, S), the mask (1, S+T, 1, T), rotary tables are
 (1, D, 1, T): see `ane_book.layout`. Parameters and results are those of the form by rows.
 
-Letters: see `ane_book.models.base`.
-
 References: apple/coreai-models@86b363d, neural_engine_rules.md, "Per-head attention" and the two
 sections after it; apple/ml-ane-transformers@da64000, multihead_attention.py.
 """

@@ -1,8 +1,6 @@
 """The hyperparameters of a dense decoder, upper bounds for those of any model, and how rotary
 embedding is named in a `config.json`.
 
-Letters: see `ane_book.models.base`.
-
 Reference: GQA, Ainslie et al. 2023 (arXiv 2305.13245).
 """
 

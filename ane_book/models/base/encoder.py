@@ -1,7 +1,5 @@
 """The layers of bidirectional encoders, in ANE form like those in layers.py.
 
-Letters: see `ane_book.models.base`.
-
 References: Apple, "Deploying Transformers on the Apple Neural Engine" (2022): Conv2d for Linear,
 (B, C, 1, S). Attention sinks: Xiao et al. 2023 (arXiv 2309.17453).
 """

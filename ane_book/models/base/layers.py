@@ -4,8 +4,6 @@ Activations are (1, C, 1, T): the token axis is last, because the ANE pads the l
 bytes. Attention works on (1, heads, T, D), one row per token, which is also how the KV cache
 stores keys and values, or in the form that Apple asks for (`ane_book.models.base.apple`).
 
-Letters: see `ane_book.models.base`.
-
 References:
 - Apple, "Deploying Transformers on the Apple Neural Engine" (2022): Conv2d for Linear, (B, C, 1,
 S).

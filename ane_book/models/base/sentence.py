@@ -3,8 +3,6 @@
 A text's vector is made of the last layer's columns: they are pooled, and the `Dense` layers of
 sentence-transformers, if the model has any, run on the result.
 
-Letters: see `ane_book.models.base`.
-
 References: Reimers and Gurevych 2019 (arXiv 1908.10084); sentence-transformers' modules
 (`ane_book.weights.sentences`).
 """

@@ -4,10 +4,6 @@
     found = tagger.redact("Write to ann@example.org.")
     found.text, found.spans    # "Write to <PRIVATE_EMAIL>.", [Span(...)]
 
-    windows.py      long texts, in calls that overlap
-    spans.py        the best valid labels, and the spans of the text that they mark
-    stretches.py    the part of a text that was read, but whose labels are not final yet
-
 Letters: C hidden size, T tokens of a call, N labels, n tokens of a text.
 """
 

@@ -6,14 +6,7 @@
 
 `OnnxSource` recognises the graph as one of our architectures and gives its tensors the names of
 `transformers`. What the configuration lacks is read from the graph: sizes from the shapes, epsilon
-from the norms.
-
-    recognise.py   matches the decoder and its blocks, from the logits backwards
-    attention.py   matches attention
-    products.py    matches projections and the embedding
-    steps.py       steps from a value to the node that computes it
-    matrices.py    decodes stored matrices, plain or block-quantised
-    rotary.py      infers the rotary embedding from its tables
+from the norms. `recognise.py` matches the decoder, from the logits backwards.
 """
 
 import math

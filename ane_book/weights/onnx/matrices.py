@@ -19,6 +19,7 @@ from typing import ClassVar
 from ane_book.errors import InvalidWeights
 from ane_book.weights.source import Integers, Shape
 from mlprogram.onnx.file import StoredTensor
+from mlprogram.package.weight_file import unpack_bits
 import numpy as np
 
 FLOATS, NIBBLES = ("FLOAT", "FLOAT16", "BFLOAT16"), ("UINT4", "INT4")  # ONNX's types
@@ -107,11 +108,12 @@ class Blocks:
     def integers(self, start: int, stop: int) -> np.ndarray:
         """The integers of some rows, unpacked: (stop - start, K) uint8, or int8 if signed."""
         rows = self.data.bytes().reshape(self.shape[0], -1)[start:stop]
-        return self._signed(unpack(rows, self.bits)[:, : self.shape[1]])
+        return self._unpacked(rows, self.bits)[:, : self.shape[1]]
 
-    def _signed(self, numbers: np.ndarray) -> np.ndarray:
-        half = 1 << (self.bits - 1)
-        return (numbers ^ half).astype(np.int8) - np.int8(half) if self.signed else numbers
+    def _unpacked(self, rows: np.ndarray, bits: int) -> np.ndarray:
+        """Rows of packed bytes (n, m) -> the numbers in them, (n, m * 8 / bits)."""
+        numbers = unpack_bits(rows.reshape(-1), bits, rows.size * 8 // bits, self.signed)
+        return numbers.reshape(len(rows), -1)
 
     def scale(self, start: int, stop: int) -> np.ndarray:
         """The scales of some rows: (stop - start, B) float32."""
@@ -127,12 +129,12 @@ class Blocks:
             return self.zeros.array().reshape(-1, B)[start:stop].astype(np.float32)
         if self.zeros.kind in NIBBLES:  # rows are not padded, and may begin inside of a byte
             first = start * B // 2
-            row = unpack(self.zeros.bytes()[None, first : -(-stop * B // 2)], 4)[0]
+            row = self._unpacked(self.zeros.bytes()[None, first : -(-stop * B // 2)], 4)[0]
             numbers = row[start * B - 2 * first :][: N * B].reshape(N, B)
         else:
             packed = self.zeros.bytes().reshape(self.shape[0], -1)[start:stop]
-            numbers = unpack(packed, self.bits)[:, :B]
-        return self._signed(numbers).astype(np.float32)
+            numbers = self._unpacked(packed, self.bits)[:, :B]
+        return numbers.astype(np.float32)
 
     @property
     def is_integers(self) -> bool:
@@ -198,14 +200,3 @@ class MatrixPart:
 def whole(source: Matrix) -> MatrixPart:
     """All rows of a matrix."""
     return MatrixPart(source, 0, source.shape[0])
-
-
-def unpack(data: np.ndarray, bits: int) -> np.ndarray:
-    """(n, m) uint8 -> (n, m * 8 / bits) uint8: the numbers in each byte, low bits first."""
-    if bits == 8:
-        return data
-    per = 8 // bits
-    numbers = np.empty((*data.shape, per), np.uint8)
-    for place in range(per):  # a pass for each: broadcasting over so short an axis is slow
-        numbers[:, :, place] = (data >> np.uint8(place * bits)) & np.uint8((1 << bits) - 1)
-    return numbers.reshape(len(data), -1)

@@ -7,12 +7,6 @@ quantised. Modules that were left as they are (`modules_to_not_convert`, `ignore
 tensors and get no rule. A form's function reads headers, and tensors of a few bytes that say what
 a matrix is.
 
-    stored.py        what a file stores, checked; `WeightRule`
-    scaled.py        a value times a scale: FP8, and compressed-tensors of 8 bits
-    packed.py        integers packed into int32: AWQ, GPTQ, compressed-tensors of 4 and 8 bits
-    mxfp4.py         gpt-oss: 4-bit floats, 32 of them with one power of two
-    bitsandbytes.py  int8 rows; NF4 and FP4 with their own tables
-
 The layouts are those that the tools' own readers unpack; each file names them.
 """
 

@@ -80,21 +80,17 @@ def _four_bits(stored: Stored, name: str) -> WeightRule:
         data = stored.read(name).flatten().view(torch.uint8)
         indices = torch.stack((data >> 4, data & 15), dim=-1).flatten()[:count]
         values = stored.read(table).float()[indices.int()]
-        scales = _scales(stored, name, state).repeat_interleave(state.blocksize)
+        absmax = stored.read(f"{name}.absmax")
+        if nested is None:
+            scales = absmax.float()
+        else:  # of which nested quantisation made bytes
+            scales = stored.read(f"{name}.nested_quant_map").float()[absmax.int()]
+            outer = stored.read(f"{name}.nested_absmax").float().repeat_interleave(nested)
+            scales = scales * outer[:blocks] + state.nested_offset
+        scales = scales.repeat_interleave(state.blocksize)
         return values.mul_(scales[:count]).reshape(state.shape)
 
     return WeightRule(state.shape, tuple(parts), make)
-
-
-def _scales(stored: Stored, name: str, state: _QuantState) -> torch.Tensor:
-    """The scale of each block, of which nested quantisation made bytes: (blocks,) float32."""
-    absmax = stored.read(f"{name}.absmax")
-    if state.nested_blocksize is None:
-        return absmax.float()
-    values = stored.read(f"{name}.nested_quant_map").float()[absmax.int()]
-    outer = stored.read(f"{name}.nested_absmax").float()
-    spread = outer.repeat_interleave(state.nested_blocksize)[: len(values)]
-    return values * spread + state.nested_offset
 
 
 def _state(stored: Stored, name: str) -> tuple[str, _QuantState]:

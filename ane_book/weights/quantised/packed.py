@@ -57,7 +57,10 @@ def _grouped(stored: Stored, stem: str, settings: dict, awq: bool) -> WeightRule
     n, places = 32 // bits, AWQ_PLACES if awq else None
     rows, columns = stored.matrix(data, ("I32",))
     inputs, outputs = (rows, columns * n) if awq else (rows * n, columns)
-    size = _group_size(settings, inputs, stored)
+    size = settings.get("group_size")
+    if type(size) is not int or size < -1 or size == 0:
+        raise stored.error(f"quantization_config.group_size is {size!r:.40}, not a size")
+    size = inputs if size == -1 else size
     groups = ceil(inputs / size)
     stored.part(scales, FLOATS, [(groups, outputs)])
     stored.part(zeros, ("I32",), [(groups, ceil(outputs / n))])
@@ -65,20 +68,16 @@ def _grouped(stored: Stored, stem: str, settings: dict, awq: bool) -> WeightRule
 
     def make() -> torch.Tensor:
         zero = _unpack(stored.read(zeros), bits, 1, places)[:, :outputs]
-        if not awq and not _plain_zeros(zero, bits, settings):
+        # Symmetric zero points can be but 2^(bits - 1), so files that hold just that have them as
+        # they are, even if they call themselves "gptq".
+        symmetric = settings.get("sym") is True and bool((zero == 1 << (bits - 1)).all())
+        if not (awq or symmetric or settings.get("checkpoint_format") == "gptq_v2"):
             zero = zero.int() + 1 & (1 << bits) - 1  # 0 is stored as the largest integer
         own = _order(stored, order, groups) if orders else torch.arange(inputs) // size
         values = _unpack(stored.read(data), bits, 1 if awq else 0, places)
         return _matrix(values, stored.read(scales), zero, own)
 
     return WeightRule((outputs, inputs), (data, zeros, scales, *orders), make)
-
-
-def _plain_zeros(zero: torch.Tensor, bits: int, settings: dict) -> bool:
-    """Whether zero points are stored as they are. Symmetric ones can be but 2^(bits - 1), so files
-    that hold just that are told even if they call themselves "gptq"."""
-    symmetric = settings.get("sym") is True and bool((zero == 1 << (bits - 1)).all())
-    return settings.get("checkpoint_format") == "gptq_v2" or symmetric
 
 
 def compressed_tensors(stored: Stored, settings: dict) -> dict[str, WeightRule]:
@@ -129,14 +128,6 @@ def _packed_shape(stored: Stored, data: str, shape: str) -> tuple[int, int, int]
             "it does not hold in 4 or 8 bits"
         )
     return outputs, inputs, bits
-
-
-def _group_size(settings: dict, inputs: int, stored: Stored) -> int:
-    """The inputs of a group: `group_size`, of which -1 is all."""
-    size = settings.get("group_size")
-    if type(size) is not int or size < -1 or size == 0:
-        raise stored.error(f"quantization_config.group_size is {size!r:.40}, not a size")
-    return inputs if size == -1 else size
 
 
 def _order(stored: Stored, name: str, groups: int) -> torch.Tensor:

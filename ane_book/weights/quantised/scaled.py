@@ -58,20 +58,17 @@ def strategies(stored: Stored, settings: dict) -> list[Block]:
         weights = group.get("weights") if isinstance(group, dict) else None
         if isinstance(weights, dict):
             stored.only(f"config_groups.{name}.format", group.get("format"), (None, *FORMATS))
-            found.append(_strategy(stored, f"config_groups.{name}.weights", weights))
+            size, field = weights.get("group_size"), f"config_groups.{name}.weights"
+            kind = weights.get("strategy") or ("group" if size else "tensor")
+            given = {
+                "tensor": (None, None),
+                "channel": (1, None),
+                "group": (1, size),
+                "block": weights.get("block_structure"),
+            }
+            stored.only(f"{field}.strategy", kind, tuple(given))
+            found.append(_block(stored, field, given[kind]))
     return found
-
-
-def _strategy(stored: Stored, field: str, weights: dict) -> Block:
-    kind = weights.get("strategy") or ("group" if weights.get("group_size") else "tensor")
-    given = {
-        "tensor": (None, None),
-        "channel": (1, None),
-        "group": (1, weights.get("group_size")),
-        "block": weights.get("block_structure"),
-    }
-    stored.only(f"{field}.strategy", kind, tuple(given))
-    return _block(stored, field, given[kind])
 
 
 def _block(stored: Stored, field: str, size) -> Block:

@@ -1,4 +1,4 @@
-"""An HTTP server for bundles, with OpenAI's API.
+"""An HTTP server for bundles, with OpenAI's API and Anthropic's.
 
     app.py         the routes
     sending.py     answers, sent while they are made
@@ -9,7 +9,7 @@
     metrics.py     a line a request, and the counters
     json_lines.py  lines of JSON on a socket, or on stdin
     server.py      the process: ports, signals, how it stops
-    api/           requests, answers and errors as OpenAI has them
+    api/           requests, answers and errors as OpenAI and Anthropic have them
     page/          the chat at `/`
     llama_cache.py a session's cache as llama.cpp's file, and back
 

@@ -1,7 +1,8 @@
-"""`create_app`: the routes of OpenAI's API, and those for an operator, as an application."""
+"""`create_app`: the routes of OpenAI's and Anthropic's APIs, and those for an operator."""
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from ane_book import __version__
@@ -9,6 +10,8 @@ from ane_book.errors import BY_LOGITS
 from ane_book.runtime import Embedder
 from ane_serve.api import requests
 from ane_serve.api.answers import ChatShape, CompletionShape
+from ane_serve.api.blocks import MessageShape
+from ane_serve.api.messages import CountTokens, Messages
 from ane_serve.api.refusal import Refusal
 from ane_serve.api.responses import Responses, ResponsesShape
 from ane_serve.generation import Ask, ServedSession, answers
@@ -19,6 +22,7 @@ from ane_serve.middleware import Middleware
 from ane_serve.page import add_page
 from ane_serve.pool import EMBEDDING, TEXT, Model, Pool
 from ane_serve.sending import Json, TextAnswer, TokensAnswer, VectorsAnswer
+from ane_serve.slots import Slots
 from fastapi import Body, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
@@ -30,7 +34,9 @@ BODY_S = 30.0  # until one has to be there
 SOURCE_TOKENS, COMPLETION_TOKENS = 50, 16  # of an answer, where the request says nothing
 CHANGES = ("logit_bias", "presence_penalty", "frequency_penalty")  # what a greedy choice heeds too
 AT_A_TIME = 16  # texts, between two checks whether the client still waits for their vectors
-DESCRIPTION = "Language models from bundles of the ANE Book, as OpenAI's clients ask for them."
+DESCRIPTION = (
+    "Language models from bundles of the ANE Book, as clients of OpenAI and Anthropic ask for them."
+)
 
 
 def embedded(
@@ -64,21 +70,35 @@ class Service:
     def text(self, request: Request, model: Model, asked, ask: Ask, shape) -> Response:
         if self.texts:
             request.state.note.facts |= {"prompts": ask.prompts, "answers": shape.texts}
+        ask = replace(ask, key=request.state.note.facts.get("key"))
         job = Job(model, lambda served: answers(served, ask))
         return TextAnswer(self._doing, job, request.state.note, shape, asked)
 
     def chat(
-        self, request: Request, asked: requests.Chat, shaped: type[ChatShape] = ChatShape, **shape
-    ) -> Response:
+        self, request: Request, asked: requests.Chat, shaped: type[ChatShape] = ChatShape,
+        lenient: bool = False, **shape,
+    ) -> Response:  # fmt: skip
         model = self.pool.find(asked.model, TEXT)
+        ask = replace(self._ask(asked, model), lenient=lenient)
+        return self.text(request, model, asked, ask, shaped(model.name, model.seal, **shape))
+
+    def _ask(self, asked: requests.Chat, model: Model) -> Ask:
         messages = [message.plain() for message in asked.messages]
         sampling = self._sampling(asked, model, asked.most, 1.0) | asked.form()
         tools, choice = asked.offered
-        ask = Ask(
+        return Ask(
             [messages], sampling, asked.n, _seed(asked), effort=asked.effort,
             tools=tools, choice=choice, parts=True,
         )  # fmt: skip
-        return self.text(request, model, asked, ask, shaped(model.name, model.seal, **shape))
+
+    def count(self, request: Request, asked: requests.Chat) -> Response:
+        model = self.pool.find(asked.model, TEXT)
+        ask = replace(self._ask(asked, model), lenient=True)
+
+        def steps(served: ServedSession) -> Generator[dict, None, None]:
+            yield {"input_tokens": len(served.ids(ask, ask.prompts[0]))}
+
+        return TokensAnswer(self._doing, Job(model, steps), request.state.note)
 
     def completion(self, request: Request, asked: requests.Completion) -> Response:
         model, plain = self.pool.find(asked.model, TEXT), asked.plainly_asked
@@ -105,7 +125,8 @@ class Service:
 
         def steps(served: ServedSession) -> Generator[dict, None, None]:
             ids = served.ids(Ask([prompt], {}, plain=isinstance(prompt, str)), prompt)
-            yield {"tokens": ids, "count": len(ids), "max_model_len": model.context}
+            facts = {"tokens": ids, "count": len(ids), "max_model_len": model.context}
+            yield {"object": "tokens", "model": model.name, **facts}
 
         return TokensAnswer(self._doing, Job(model, steps), request.state.note)
 
@@ -146,6 +167,7 @@ def create_app(
     seconds: float = 600.0,
     body: int = BODY,
     texts: bool = False,
+    caches: Slots | None = None,
 ) -> FastAPI:
     """The application. `app.state.jobs` is its queue, to be closed before the server is stopped.
 
@@ -153,11 +175,11 @@ def create_app(
     once. key: the API key that clients must send. keys: others, with limits of their own. origins:
     sites whose web pages may ask. waiting: most requests in the queue. slots: requests at work at
     once. seconds: for a request, with its wait. body: most bytes of one. texts: write prompts and
-    answers into the log.
+    answers into the log. caches: of conversations, where they are kept.
 
     Raises InvalidInput.
     """
-    pool = Pool(models, memory)
+    pool = Pool(models, memory, caches)
     jobs = Jobs(pool, slots, waiting)
     app = FastAPI(
         title="ane-book", version=__version__, description=DESCRIPTION, docs_url=None,
@@ -181,7 +203,7 @@ def create_app(
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
-    statuses = (400, 401, 404, 413, 429, 503)
+    statuses = (400, 401, 404, 413, 429, 503, 529)
     errors: dict[int | str, dict[str, Any]] = {
         status: {"description": "Refused."} for status in statuses
     }
@@ -200,6 +222,22 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def responses(request: Request, asked: Annotated[Responses, Body()]):
         """Answer a conversation, in items."""
         return service.chat(request, asked.chat(), ResponsesShape, given=asked)
+
+    @app.post("/v1/messages", responses=errors)
+    async def messages(request: Request, asked: Annotated[Messages, Body()]):
+        """Answer a conversation, as Anthropic's API has it."""
+        chat, most = asked.chat(), asked.max_tokens
+        return service.chat(request, chat, MessageShape, asked.lenient, most=most)
+
+    @app.post("/v1/messages/count_tokens", responses=errors)
+    async def count_tokens(request: Request, asked: Annotated[CountTokens, Body()]):
+        """How many tokens such a conversation has."""
+        return service.count(request, asked.chat())
+
+    @app.api_route("/v1/messages/batches{rest:path}", methods=["GET", "POST", "DELETE"],
+                   include_in_schema=False)  # fmt: skip
+    async def batches(rest: str):
+        raise Refusal(404, "batches are not served here; send each request to /v1/messages")
 
     @app.post("/tokenize", responses=errors)
     async def tokenize(request: Request, asked: Annotated[requests.Tokenize, Body()]):
@@ -253,7 +291,8 @@ def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(Refusal)
     async def refused(request: Request, refusal: Refusal):
         request.state.note.refused(refusal)
-        return Json(refusal.body(), refusal.status, refusal.headers)
+        status, body = refusal.sent(request.url.path)
+        return Json(body, status, refusal.headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError):

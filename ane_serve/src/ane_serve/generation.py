@@ -5,23 +5,30 @@ of a conversation. Those tokens stay in the cache, as far as whole prefill calls
 that are left are the same as without a cache, and the answer is the same to the last bit, whoever
 was served before. Tokens that were decoded are run again in the next turn, T a call.
 
+With `Slots` a prompt goes on from earlier ones as well: after its last whole call the cache is
+copied, and put away when the answer has been given.
+
 Letters: T tokens of a prefill call.
 """
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ane_book import __version__
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.answer import Result, Stream, common_prefix
 from ane_book.runtime.bundle_text import CUT
 from ane_book.text.chat import Messages
+from ane_serve.kept import Arrays, KeptSession
 from ane_serve.markers import kept_apart
+from ane_serve.slots import Slots, Whose, whose
 from ane_serve.splitting import Part, Splitting
 from ane_serve.tools.calls import CallPart
+from ane_serve.tools.loose import loosened
 from ane_serve.tools.tools import Calling, cut_call, tool_form
 
 
@@ -31,9 +38,10 @@ class Ask:
 
     prompts: texts, conversations, or token ids. system: of a text. plain: no chat template.
     sampling: fields of `options.Sampling`, but for the seed, of which the i-th answer has seed + i.
-    effort: how much the model is to think.
+    effort: how much the model is to think. lenient: what this model cannot be held to of that, and
+    of the schemas of tools, is left out.
     tools, choice: what the answers may call, and whether they have to. parts: split the answers
-    into thoughts, text and calls (`ane_serve.splitting`).
+    into thoughts, text and calls (`ane_serve.splitting`). key: the name of the API key that asks.
     """
 
     prompts: Sequence[str | Messages | list[int]]
@@ -43,9 +51,11 @@ class Ask:
     system: str | None = None
     plain: bool = False
     effort: str | None = None
+    lenient: bool = False
     tools: Sequence[dict] = ()
     choice: Calling = field(default_factory=Calling)
     parts: bool = False
+    key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,11 +124,17 @@ class ServedSession:
         self._asked: list[int] = []  # the last prompt
         self._form = tool_form(manifest.tokenizer.chat_template or "")
         self._adapter: Adapter | None = None
+        self._key: str | None = None  # whose the last prompt was
+        self._seal = ""
+        self._slots: Slots | None = None
+        self._takes = session if isinstance(session, KeptSession) else None
+        self._taken: tuple[Whose, list[int], Arrays] | None = None
 
     def ids(self, ask: Ask, prompt: str | Messages | list[int]) -> list[int]:
         """A prompt's token ids."""
         if isinstance(prompt, list) and isinstance(prompt[0], int):
             return prompt
+        ask = self._heeded(ask)
         literal = (lambda value: value) if ask.plain else self.session.literal
         read = literal(list(ask.tools)) if ask.tools and self._form.read else None
         if isinstance(prompt, str):
@@ -138,6 +154,15 @@ class ServedSession:
         if not ids:
             raise InvalidInput("the prompt is empty; give at least one character")
         return ids
+
+    def _heeded(self, ask: Ask) -> Ask:
+        """A lenient request without an effort that this model's template has no switch for."""
+        if ask.lenient and ask.effort not in (None, "none"):
+            try:
+                self.session.encode("Hi", effort=ask.effort)
+            except InvalidInput:
+                return replace(ask, effort=None)
+        return ask
 
     def _encoded(self, ask: Ask, *told: Any) -> list[int]:
         """The token ids of a prompt, a system prompt and tools. Where their texts become other
@@ -166,7 +191,8 @@ class ServedSession:
             return ask.sampling | {"shown": tuple(special)}
         special |= self._form.special(known)
         first = None if self.session.thinks(ids) else tags  # the prompt may have opened a thought
-        grammar = self._form.grammar(ask.tools, ask.choice, special, first)
+        tools = [*map(loosened, ask.tools)] if ask.lenient else ask.tools
+        grammar = self._form.grammar(tools, ask.choice, special, first)
         return ask.sampling | {"grammar": grammar, "shown": tuple(special)}
 
     def splitting(self, ask: Ask, ids: list[int]) -> Splitting:
@@ -174,20 +200,59 @@ class ServedSession:
         tags = self.session.thought_tags if ask.parts else None
         return Splitting(self._form, ask.tools, tags, tags is not None and self.session.thinks(ids))
 
-    def use(self, adapter: Adapter | None) -> None:
-        """Answer with this adapter; nothing is kept of what another one, or none, has computed."""
+    def use(self, adapter: Adapter | None, seal: str = "", slots: Slots | None = None) -> None:
+        """Answer with this adapter; nothing is kept of what another one, or none, has computed.
+
+        seal: of model and adapter. slots: where caches are put away, and found again.
+        """
         if adapter is not self._adapter:
             self._asked = []
             self.session.use(adapter)
             self._adapter = adapter
+        self._seal, self._slots = seal, slots
 
-    def keep(self, ids: list[int]) -> int:
-        """Forget what an answer to these tokens cannot use; returns how many are kept."""
+    def keep(self, ids: list[int], key: str | None = None) -> int:
+        """Hold what an answer to these tokens can use, and nothing else; returns how many tokens.
+
+        key: the name of the API key that asks, which goes on from nothing that another has asked.
+        """
+        self.put_away()
+        if key != self._key:
+            self._asked, self._key = [], key
         held = self._asked[: self.session.position]
         kept = common_prefix(held, ids[:-1]) // self._width * self._width
+        session, slots = self._takes, self._slots
+        if session is not None and slots is not None:
+            found = slots.find(self._whose, ids[:-1], kept, self._width, session.goes_back)
+            if found is not None:
+                session.give(found.arrays, found.tokens)
+                kept = found.usable
         self.session.rewind(kept)
         self._asked = ids
         return kept
+
+    def take(self) -> None:
+        """Copy the cache once it has the whole calls of the prompt and no more, unless slots have
+        it."""
+        session, slots = self._takes, self._slots
+        count = (len(self._asked) - 1) // self._width * self._width
+        if session is None or slots is None or not count or session.position != count:
+            return
+        own, tokens = self._whose, self._asked[:count]
+        if not slots.has(own, tokens, session.goes_back):
+            self._taken = own, tokens, session.take()
+
+    def put_away(self) -> None:
+        """Keep the copy that was taken of the last cache, in memory and on disk."""
+        if self._taken is not None and self._slots is not None:
+            self._slots.put(*self._taken)
+        self._taken = None
+
+    @property
+    def _whose(self) -> Whose:
+        backend = self.session.backend
+        precision = f"{backend.dtype} {getattr(backend, 'precision', '')}"
+        return whose(self._key, self._seal, backend.name, precision, __version__)
 
 
 def answers(
@@ -202,13 +267,15 @@ def answers(
     for i, ids in enumerate(prompts):
         for j in range(ask.n):
             index, seed = i * ask.n + j, ask.seed if ask.seed is None else ask.seed + j
-            cached = served.keep(ids)
+            cached = served.keep(ids, ask.key)
             how = {"seed": seed, "draft": served.draft, **served.sampling(ask, ids)}
             stream = session.stream(ids, reuse_cache=True, **how)
             splitting = served.splitting(ask, ids)
             drawn = _Drawn(session, stream, how.get("shown", ()))
             with closing(stream):
+                served.take()
                 for text in stream.steps():
+                    served.take()
                     pieces = list(splitting.add(text)) if text else []
                     for piece in pieces:
                         yield _piece(index, piece, drawn.new())

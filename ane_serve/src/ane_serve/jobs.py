@@ -144,7 +144,6 @@ class Jobs:
             job.begun = time.monotonic()
             try:
                 self._do(job)
-                job.put(None)
             except Exception as error:
                 job.put(refusal_of(error, job.model.name))
             finally:
@@ -155,12 +154,14 @@ class Jobs:
     def _do(self, job: Job) -> None:
         if job.left:
             return
-        with self.pool.borrowed(job.model) as slot, closing(job.steps(slot)) as steps:
-            for event in steps:
-                if job.left:
-                    return
-                if event is not None:
-                    job.put(event)
+        with self.pool.borrowed(job.model) as slot:
+            with closing(job.steps(slot)) as steps:
+                for event in steps:
+                    if job.left:
+                        return
+                    if event is not None:
+                        job.put(event)
+            job.put(None)  # the client need not wait until the slot has put its cache away
 
 
 def _stopping() -> Refusal:

@@ -80,11 +80,17 @@ def find_key(keys: Sequence[Key], shown: str) -> Key | None:
 
 
 def check_keys(keys: Sequence[Key]) -> None:
-    """Raise InvalidInput where two names have one key."""
+    """Raise InvalidInput where two names have one key, or two keys one name."""
     names = {each.key: each.name for each in keys}
     for each in keys:
         if names[each.key] != each.name:
             raise InvalidInput(f"{each.name} and {names[each.key]} have the same API key")
+    named = [each.name for each in keys]
+    if twice := [name for name in named if named.count(name) > 1]:
+        raise InvalidInput(
+            f"two API keys are named {twice[0]!r}, and logs and caches go by the name; rename one: "
+            "'key' is the one of the environment"
+        )
 
 
 def read_keys(file: Path) -> list[Key]:

@@ -3,6 +3,7 @@
 A line has no word of a prompt or an answer, unless the server was started to log them.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 import json
@@ -13,7 +14,10 @@ from typing import Any, TypedDict
 
 from ane_serve.api.refusal import Refusal
 from ane_serve.jobs import Jobs
+from ane_serve.slots import Slots
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 RATES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -67,6 +71,25 @@ class _Into(TypedDict):
     namespace: str
 
 
+class _OfCaches(Collector):
+    """What conversations' caches did for answers, and take, by their place."""
+
+    def __init__(self, slots: Slots):
+        self._slots = slots
+
+    def collect(self) -> Iterator[Metric]:
+        slots, places = self._slots, ("session", "memory", "disk")
+        hits = CounterMetricFamily("ane_book_cache_hits", "Answers from one.", labels=["place"])
+        tokens = CounterMetricFamily("ane_book_cache_tokens", "Not run again.", labels=["place"])
+        for place in places:
+            hits.add_metric([place], slots.hits[place])
+            tokens.add_metric([place], slots.tokens[place])
+        size = GaugeMetricFamily("ane_book_cache_bytes", "Of caches.", labels=["place"])
+        for place, count in slots.bytes.items():
+            size.add_metric([place], count)
+        yield from (hits, tokens, size)
+
+
 class Metrics:
     """Counts requests, and writes their lines."""
 
@@ -89,6 +112,8 @@ class Metrics:
             ("loaded_models", "Models in memory.", lambda: len(jobs.pool.loaded())),
         ):
             Gauge(name, what, **into).set_function(now)
+        if jobs.pool.slots is not None:
+            self._registry.register(_OfCaches(jobs.pool.slots))
 
     def text(self) -> bytes:
         """The text that Prometheus reads."""

@@ -43,7 +43,7 @@ class Middleware:
             await self.app(scope, receive, send)
             return
         note = Note(uuid4().hex)
-        answered = _Answered(send, note.id)
+        answered = _Answered(send, note.id, scope["path"])
         scope.setdefault("state", {})["note"] = note
         try:
             key = self._check(scope)
@@ -78,8 +78,9 @@ class Middleware:
                 raise Refusal(403, "without an API key this server is for localhost alone")
         elif scope["path"] not in OPEN:
             scheme, _, shown = headers.get(b"authorization", "").partition(" ")
-            key = find_key(self.keys, shown)
-            if scheme.lower() != "bearer" or key is None:
+            given = [shown if scheme.lower() == "bearer" else "", headers.get(b"x-api-key", "")]
+            key = next(filter(None, (find_key(self.keys, each) for each in given)), None)
+            if key is None:
                 raise Refusal(401, "the API key is missing or wrong", code="invalid_api_key")
         kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
         if scope["method"] == "POST" and kind != "application/json":
@@ -122,21 +123,23 @@ def _again(body: bytes, receive: Callable) -> Callable:
 class _Answered:
     """A `send` that notes the status, and adds the request's id to the headers."""
 
-    def __init__(self, send: Callable, name: str):
-        self._send, self.id, self.status = send, name, None
+    def __init__(self, send: Callable, name: str, path: str):
+        self._send, self.id, self._path, self.status = send, name, path, None
 
     async def __call__(self, message: dict) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message["headers"] = [*message["headers"], (b"x-request-id", self.id.encode())]
+            names = (b"x-request-id", b"request-id")  # OpenAI's clients read one, Anthropic's one
+            message["headers"] = [*message["headers"], *((n, self.id.encode()) for n in names)]
         await self._send(message)
 
     async def refuse(self, refusal: Refusal) -> None:
         """Send a refusal; raises ConnectionError where an answer has begun already."""
         if self.status is not None:
             raise ConnectionError  # the server ends what cannot be completed
-        body = as_json(refusal.body())
+        status, told = refusal.sent(self._path)
+        body = as_json(told)
         headers = {"content-type": "application/json", "content-length": str(len(body))}
         pairs = [(k.encode(), v.encode()) for k, v in (headers | refusal.headers).items()]
-        await self({"type": "http.response.start", "status": refusal.status, "headers": pairs})
+        await self({"type": "http.response.start", "status": status, "headers": pairs})
         await self({"type": "http.response.body", "body": body})

@@ -20,6 +20,8 @@ from ane_book.runtime.adapters import Adapter, read_adapter
 from ane_book.runtime.backends import Backend
 from ane_serve.api.refusal import Refusal
 from ane_serve.generation import ServedSession
+from ane_serve.kept import KeptSession
+from ane_serve.slots import Slots
 
 TEXT, EMBEDDING = "text-generation", "embedding"
 DOES = {TEXT: "generates text", EMBEDDING: "makes vectors"}
@@ -79,7 +81,7 @@ def bundle_model(
             return [ServedSession(session) for session in sessions()]
         if manifest.task == EMBEDDING:
             return [Embedder(bundle, precision, backend, force)]
-        return [ServedSession(Session(bundle, precision, backend, force))]
+        return [ServedSession(KeptSession(bundle, precision, backend, force))]
 
     return Model(
         name,
@@ -134,11 +136,13 @@ class _Open:
 class Pool:
     """Models by name; in memory at most `memory` bytes of them, where that is given.
 
+    slots: the caches of conversations that they have had, if those are kept.
+
     Raises InvalidInput for two models of one name, and for one that alone is too large.
     """
 
-    def __init__(self, models: list[Model], memory: int | None = None):
-        self.models = {model.name: model for model in models}
+    def __init__(self, models: list[Model], memory: int | None = None, slots: Slots | None = None):
+        self.models, self.slots = {model.name: model for model in models}, slots
         if not models:
             raise InvalidInput("give at least one model to serve: a name, or a bundle's folder")
         names = [model.name for model in models]
@@ -191,8 +195,10 @@ class Pool:
             held.busy += 1
         try:
             if model.task == TEXT:
-                slot.use(model.adapter)
+                slot.use(model.adapter, model.seal, self.slots)
             yield slot
+            if model.task == TEXT:
+                slot.put_away()
         finally:
             with self._change:
                 held.free.append(slot)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from ane_serve.api.answers import as_json, event, vectors
+from ane_serve.api.answers import as_json, vectors
 from ane_serve.api.refusal import Refusal
 from ane_serve.generation import Finished
 from ane_serve.jobs import Gone, Job
@@ -87,7 +87,7 @@ class TextAnswer(JobAnswer):
                 body = self._shape.sent(chunk)
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         except Refusal as refusal:
-            body = event(refusal.body())
+            body = self._shape.failed(refusal)
             self._note.refused(refusal)
         else:
             body = self._shape.over
@@ -129,5 +129,4 @@ class TokensAnswer(JobAnswer):
 
     async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
         *_, made = [step async for step in events]
-        head = {"object": "tokens", "model": self._job.model.name}
-        await Json(head | made)(scope, receive, send)
+        await Json(made)(scope, receive, send)

@@ -25,8 +25,6 @@ from ane_book.models.base.architecture import Parameters, Shape, TensorSpec
 from ane_book.options import Strategy
 import numpy as np
 
-__all__ = ["DEEPEST", "Experts", "Stacked", "check_taken"]
-
 #: The most terms of a down projection: the largest number that was measured to run on the ANE.
 DEEPEST = 20_480
 
@@ -61,6 +59,13 @@ class Stacked(TensorSpec):
             return np.ascontiguousarray(own.swapaxes(0, 1)).reshape(self.given)
         own = own.reshape(len(own), self.parts, -1, *own.shape[2:])  # (n, parts, out / parts, in)
         return np.ascontiguousarray(own.swapaxes(0, 1)).reshape(self.given)
+
+
+def even_ranges(count: int, most: int) -> list[range]:
+    """0..count-1 in as few ranges of at most `most` as it takes, sizes differing by one at most."""
+    parts = -(-count // most)
+    cuts = [count * i // parts for i in range(parts + 1)]
+    return [range(first, last) for first, last in pairwise(cuts)]
 
 
 def check_taken(taken: int, experts: int) -> None:
@@ -102,28 +107,12 @@ class Experts:
     def groups(self) -> list[range]:
         """The experts of each group, which are fused; the groups' sizes differ by one at most."""
         most = 1 if self.apart else max(1, DEEPEST // self.width)
-        parts = -(-self.count // most)
-        cuts = [self.count * i // parts for i in range(parts + 1)]
-        return [range(a, b) for a, b in pairwise(cuts)]
+        return even_ranges(self.count, most)
 
     @property
     def apart(self) -> bool:
         """Whether each expert is a package of its own, which then includes its down bias."""
         return self.strategy == "dispatch"
-
-    def _stacks(self) -> dict[str, tuple[str, Shape, dict]]:
-        """A group's parameters -> their stack's name and shape, and arguments of `Stacked`."""
-        C, F, E = self.channels, self.width, self.count
-        gate_up = (E, C, 2 * F) if self.flipped else (E, 2 * F, C)
-        down = (E, F, C) if self.flipped else (E, C, F)
-        stacks: dict[str, tuple[str, Shape, dict]] = {
-            "gate_up.weight": ("gate_up_proj", gate_up, {"parts": 2, "flipped": self.flipped}),
-            "gate_up.bias": ("gate_up_proj_bias", (E, 2 * F), {"parts": 2}),
-            "down.weight": ("down_proj", down, {"side": "in", "flipped": self.flipped}),
-        }
-        if self.apart:
-            stacks["down.bias"] = ("down_proj_bias", (E, C), {})
-        return {n: how for n, how in stacks.items() if self.biases or not n.endswith("bias")}
 
     def pieces(self, layer: str) -> dict[str, list[tuple[str, ...]]]:
         """The stacks of a layer, by names that begin with `layer`, that files may hold in pieces:
@@ -141,9 +130,21 @@ class Experts:
 
     def parameters(self) -> Parameters:
         """The parameters of the `layers.Mixture` of a block."""
-        C, E = self.channels, self.count
+        C, F, E = self.channels, self.width, self.count
+        gate_up = (E, C, 2 * F) if self.flipped else (E, 2 * F, C)
+        down = (E, F, C) if self.flipped else (E, C, F)
+        #: A group's parameters -> their stack's name and shape, and arguments of `Stacked`.
+        stacks: dict[str, tuple[str, Shape, dict]] = {
+            "gate_up.weight": ("gate_up_proj", gate_up, {"parts": 2, "flipped": self.flipped}),
+            "gate_up.bias": ("gate_up_proj_bias", (E, 2 * F), {"parts": 2}),
+            "down.weight": ("down_proj", down, {"side": "in", "flipped": self.flipped}),
+        }
+        if self.apart:
+            stacks["down.bias"] = ("down_proj_bias", (E, C), {})
         found: Parameters = {}
-        for name, (stack, shape, how) in self._stacks().items():
+        for name, (stack, shape, how) in stacks.items():
+            if name.endswith("bias") and not self.biases:
+                continue
             for i, experts in enumerate(self.groups):
                 part = Stacked(f"{self.theirs}.{stack}", shape, experts=experts, **how)
                 found[f"mixture.groups.{i}.{name}"] = (part,)

@@ -2,8 +2,6 @@
 
 Neither `topk` nor gather is used: every op has a static shape and stays on the ANE.
 
-Letters: see `ane_book.models.base`.
-
 Reference: the top k by comparing and selecting, since `topk` splits the graph:
 sbryngelson/ANEForge (arXiv 2606.17090).
 """

@@ -1,4 +1,4 @@
-"""Requests, answers and errors in the form of OpenAI's API.
+"""Requests, answers and errors in the forms of OpenAI's API and Anthropic's.
 
-Reference: https://platform.openai.com/docs/api-reference
+References: https://platform.openai.com/docs/api-reference, https://docs.anthropic.com/en/api
 """

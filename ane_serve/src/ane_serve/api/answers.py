@@ -12,6 +12,7 @@ import json
 import time
 from uuid import uuid4
 
+from ane_serve.api.refusal import Refusal
 from ane_serve.generation import CallPiece, Finished, TextPiece, Token
 from ane_serve.splitting import Part
 from ane_serve.tools.calls import CallPart
@@ -24,9 +25,10 @@ def as_json(value: object) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def event(value: object) -> bytes:
-    """A server-sent event."""
-    return b"data: " + (value if isinstance(value, bytes) else as_json(value)) + b"\n\n"
+def event(value: object, name: str = "") -> bytes:
+    """A server-sent event, with a name if it has one."""
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + (value if isinstance(value, bytes) else as_json(value)) + b"\n\n"
 
 
 def counted(prompt: int, cached: int, generated: int = 0) -> dict:
@@ -119,6 +121,10 @@ class _Shape:
     def sent(self, chunk: dict) -> bytes:
         """A chunk as a server-sent event."""
         return event(chunk)
+
+    def failed(self, refusal: Refusal) -> bytes:
+        """What a stream ends with that cannot go on."""
+        return event(refusal.body())
 
     def _choice(self, done: Finished) -> dict:
         """A whole answer."""

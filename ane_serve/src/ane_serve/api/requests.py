@@ -331,7 +331,7 @@ def refuse_invalid(errors: Sequence[Any]) -> Refusal:
     if first["type"] == "extra_forbidden":
         message = f"Unrecognized request argument supplied: {param}"
         return Refusal(400, message, code="unknown_parameter", param=param)
-    if field is not None and first["type"] != "missing":
+    if field is not None and first["type"] not in ("missing", "value_error"):
         param = ".".join(map(str, place[: place.index(field) + 1]))
         return Refusal(400, f"{param} has to be {FORMS[field]}", code="invalid_type", param=param)
     if first["type"] == "missing":

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 from ane_book.options import Effort, Real, Whole
-from ane_serve.api.answers import ChatShape, as_json
+from ane_serve.api.answers import ChatShape, event
 from ane_serve.api.closed import Closed, check_depth
 from ane_serve.api.refusal import Refusal
 from ane_serve.api.requests import HEEDLESS, Chat, refuse_invalid
@@ -283,7 +283,7 @@ class ResponsesShape(ChatShape):
         return {"type": kind, "sequence_number": self.number - 1, **fields}
 
     def sent(self, chunk: dict) -> bytes:
-        return b"event: " + chunk["type"].encode() + b"\ndata: " + as_json(chunk) + b"\n\n"
+        return event(chunk, chunk["type"])
 
     def last(self) -> None:
         """There is none: the last event has the whole response."""

@@ -10,7 +10,7 @@ from ane_serve.tools.tools import Calling
 from pydantic import Field
 
 MOST_TOOLS = 128
-Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]  # Anthropic's; OpenAI's have 64
 
 
 class OfferedFunction(Closed):

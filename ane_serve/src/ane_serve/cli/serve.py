@@ -1,4 +1,4 @@
-"""`ane-book serve`: bundles behind OpenAI's API."""
+"""`ane-book serve`: bundles behind OpenAI's API and Anthropic's."""
 
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -20,6 +20,7 @@ import typer
 
 if TYPE_CHECKING:
     from ane_serve.pool import Model
+    from ane_serve.slots import Slots as Caches
 
 
 NEEDED = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client"}
@@ -62,6 +63,20 @@ Origins = Annotated[
     list[str] | None, typer.Option(help="Origin of pages that may ask, as http://host:port.")
 ]
 Memory = Annotated[str | None, typer.Option(help="Most bytes of models at once, such as 4GB.")]
+Slots = Annotated[
+    int, typer.Option(min=0, help="Conversations whose caches stay in memory, to go on from.")
+]
+CacheDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Keep conversations' caches here, too, for this server and later ones; for its owner "
+        "alone.",
+    ),
+]
+CacheLimit = Annotated[
+    str, typer.Option(help="Most bytes of these caches in memory, and most on disk.")
+]
 Queue = Annotated[int, typer.Option(min=0, help="Most requests that wait.")]
 Seconds = Annotated[
     float, typer.Option(min=0.1, max=1e6, help="Seconds for a request, with its wait.")
@@ -85,20 +100,25 @@ def serve(
     adapter: Adapters = None,
     cors: Origins = None,
     memory: Memory = None,
+    slots: Slots = 0,
+    cache_dir: CacheDir = None,
+    cache_limit: CacheLimit = "2GB",
     queue: Queue = 64,
     timeout: Seconds = 600.0,
     cluster: Cluster = None,
     precision: Precision = "fp16",
     backend: options.BackendName = "auto",
 ) -> None:
-    """Serve models to clients of OpenAI's API.
+    """Serve models to clients of OpenAI's API and of Anthropic's.
 
     Ctrl-C or SIGTERM finishes what runs; a second one ends at once.
     """
     api_key = os.environ.get(KEY)
     _check(host, api_key, api_keys, socket, cors or [])
     _check_tasks(models, socket, stdin)
-    folders = _folders(adapter or [], alone=stdin or cluster is not None)
+    alone = stdin or cluster is not None
+    folders = _folders(adapter or [], alone)
+    caches = _caches(slots, cache_dir, cache_limit, alone)
     from ane_book.runtime import choose_backend
     from mlprogram.machine import parse_bytes
 
@@ -106,7 +126,7 @@ def serve(
     named = None if backend == "auto" else backend
     choose_backend(named, precision)  # refused before a conversion, not after it
     with ExitStack() as stack:
-        slots = 1 if cluster is None else _join(cluster, stack)
+        at_once = 1 if cluster is None else _join(cluster, stack)
         how = {"precision": precision, "backend": named}
         found = [_model(each, cluster is not None, how) for each in models]
         if stdin:
@@ -127,8 +147,9 @@ def serve(
             keys=() if api_keys is None else read_keys(api_keys),
             origins=tuple(cors or ()),
             waiting=queue,
-            slots=slots,
+            slots=at_once,
             seconds=timeout,
+            caches=caches,
         )
         raise typer.Exit(0 if run(app, host, port, socket, timeout) else 130)
 
@@ -192,6 +213,21 @@ def _folders(adapters: list[str], alone: bool) -> dict[str, Path]:
             )
         folders[name] = Path(folder)
     return folders
+
+
+def _caches(slots: int, folder: Path | None, limit: str, alone: bool) -> "Caches | None":
+    """The caches of conversations, if they are to be kept; alone: as of `_folders`."""
+    from ane_serve.slots import Slots as Caches
+    from mlprogram.machine import parse_bytes
+
+    most = parse_bytes(limit)
+    if not slots and folder is None:
+        return None
+    if alone:
+        raise InvalidInput(
+            "--slots and --cache-dir go with neither --stdin nor --cluster; leave one out"
+        )
+    return Caches(slots, most, folder)
 
 
 def _join(address: str, stack: ExitStack) -> int:

@@ -15,8 +15,8 @@ from ane_book import __version__
 from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
 from ane_book.runtime.backends import choose_backend
-from ane_book.runtime.model_runner import HostInputs, kept_bytes
-from ane_book.runtime.shards import ShardRunner, Steps, check_memory, load_steps
+from ane_book.runtime.model_runner import HostInputs, check_memory, kept_bytes
+from ane_book.runtime.shards import ShardRunner, Steps, load_steps
 from ane_serve.cluster.files import Files
 from ane_serve.cluster.layout import crossing, units
 import mlprogram

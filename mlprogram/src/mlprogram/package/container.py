@@ -4,7 +4,7 @@ Each is opened as a `Model` protobuf and the folder of its weights. All files ar
 none is changed, while opening a package with coremltools' `MLModel` rewrites its `Manifest.json`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 import json
 from pathlib import Path
@@ -139,9 +139,15 @@ def _write_package(spec, folder: Path) -> Path:
     file = folder / "Data" / MODEL
     (file.parent / "weights").mkdir(parents=True)
     file.write_bytes(spec.SerializeToString())
+    write_manifest(folder, lambda name: str(uuid.uuid4()).upper())
+    return file.parent
+
+
+def write_manifest(folder: Path, identifier: Callable[[str], str]) -> None:
+    """Write a package's Manifest.json; identifier: makes an item's id, given the item's name."""
     paths = {"Specification": MODEL, "Weights": MODEL.parent / "weights"}
     items = {
-        str(uuid.uuid4()).upper(): {
+        identifier(path.name): {
             "author": "com.apple.CoreML",
             "description": f"CoreML Model {what}",
             "name": path.name,
@@ -152,7 +158,6 @@ def _write_package(spec, folder: Path) -> Path:
     manifest = {"fileFormatVersion": "1.0.0", "itemInfoEntries": items}
     manifest["rootModelIdentifier"] = next(iter(items))
     (folder / "Manifest.json").write_text(json.dumps(manifest, indent=4))
-    return file.parent
 
 
 def _copy(model: Container, name: str, base: Path) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from mlprogram.ane.claims import Claim
 from mlprogram.ane.laws.graph import Seen
-from mlprogram.ane.laws.rule import SEVERITIES, Finding, Place, Rule, Severity
+from mlprogram.ane.laws.rule import SEVERITIES, Finding, Place, Remark, Rule, Severity
 from mlprogram.errors import printable
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -27,12 +27,16 @@ class LawReport:
     """The findings of one check.
 
     path: what was checked. packages: how many. calibrated: whether they were run on inputs, too.
-    Equal findings are merged, with all their places.
+    remarks: on `side`, which is in the file `place`; their findings are shown beside those of laws
+    and counted apart. Equal findings are merged, with all their places.
     """
 
     path: str
     packages: int = 0
     calibrated: bool = False
+    remarks: list[Remark] = field(default_factory=list)
+    side: str = ""
+    place: str = ""
     _found: dict[tuple, Finding] = field(default_factory=dict, repr=False)
 
     def add(self, rule: Rule, seen: Seen, place: Place) -> None:
@@ -50,7 +54,9 @@ class LawReport:
 
     def fails(self, level: Severity) -> bool:
         """Whether there is a finding of this severity or a higher one."""
-        return any(self.count(each) for each in SEVERITIES[: SEVERITIES.index(level) + 1])
+        found = {each.severity for each in self._found.values()}
+        found |= {each.severity for each in self.remarks}
+        return not found.isdisjoint(SEVERITIES[: SEVERITIES.index(level) + 1])
 
     def to_json(self) -> dict:
         """The report in plain JSON values."""
@@ -71,7 +77,10 @@ class LawReport:
             block = _block(group, width, self.packages > 1, why)
             (notes if severity == "note" and not why else grave).append(block)
         end = self.summary if why or not groups else f"{HINT}\n{self.summary}"
-        return "\n\n".join([*grave, *(["\n".join(notes)] if notes else []), end])
+        if self.remarks:
+            end += f"; {counted(one.severity for one in self.remarks)} in {self.side}"
+        remarks = [_filled(printable(str(one)), width) for one in self.remarks]
+        return "\n\n".join([*remarks, *grave, *(["\n".join(notes)] if notes else []), end])
 
     @property
     def summary(self) -> str:
@@ -86,6 +95,8 @@ class LawReport:
             text = f"{found.where}: {found.seen}. {claim.statement}. Instead: {found.rule.instead}."
             title = f"{found.rule.id} ({_limits(claim)})"
             yield annotation(found.severity, file, line, title, text)
+        for one in self.remarks:
+            yield annotation(one.severity, self.place, 0, one.name, one.text)
 
     def sarif(self) -> dict:
         """The report as a SARIF 2.1.0 log, for GitHub's code scanning and other readers."""
@@ -105,6 +116,16 @@ class LawReport:
                 "occurrenceCount": len(found.places),
             }
             for found in self.findings
+        ]
+        place = {"physicalLocation": {"artifactLocation": {"uri": self.place}}}
+        results += [
+            {
+                "ruleId": one.name,
+                "level": one.severity,
+                "message": {"text": one.text},
+                "locations": [place],
+            }
+            for one in self.remarks
         ]
         run = {"tool": {"driver": driver}, "results": results, "columnKind": "utf16CodeUnits"}
         return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
@@ -156,7 +177,7 @@ def _block(group: list[Finding], width: int, named: bool, why: bool) -> str:
     if claim.against and claim.grade != "conflicting":
         brief += "; reports against"
     law = f"{severity} {rule.id}: {claim.statement} ({evidence if why else brief})"
-    paragraphs = [fill(law, width, subsequent_indent="    ", break_long_words=False)]
+    paragraphs = [_filled(law, width)]
     shown = len(group) if why else SHOWN[severity]
     for found in group[:shown]:
         package = f"{found.places[0].package}: " if named else ""
@@ -173,10 +194,14 @@ def _limits(claim: Claim) -> str:
     return f"{claim.grade}, {claim.condition}" if claim.condition else claim.grade
 
 
-def _indented(text: str, width: int) -> str:
+def _filled(text: str, width: int, indent: str = "") -> str:
     return fill(
-        text, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False
+        text, width, initial_indent=indent, subsequent_indent="    ", break_long_words=False
     )
+
+
+def _indented(text: str, width: int) -> str:
+    return _filled(text, width, "  ")
 
 
 def _property(text: str) -> str:

@@ -100,6 +100,18 @@ class Finding:
         }
 
 
+@dataclass(frozen=True)
+class Remark:
+    """A finding of no law, about another file of what is checked: what, where, what to do."""
+
+    name: str
+    severity: Severity
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.severity} {self.name}: {self.text}"
+
+
 def load(path: str | Path | None = None) -> Mapping[str, Rule]:
     """Read rules by name from a file, or the library's own rules if `path` is None.
 
