@@ -226,27 +226,6 @@ def four_bits(
     } | extra, stand_for.astype(np.float32)
 
 
-E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
-E2M1 += [-value for value in E2M1]
-
-
-def mxfp4(stack: np.ndarray, mistake: str = "") -> tuple[Parts, np.ndarray]:
-    """gpt-oss's: a stack of experts (E, in, out), in blocks of 32 inputs."""
-    wide = stack.transpose(0, 2, 1)
-    blocks = wide.reshape(*wide.shape[:2], -1, 32)
-    exponent = np.floor(np.log2(abs(blocks).max(-1))) - 2  # 6 = 1.5 * 2^2 is the largest
-    levels = abs(blocks / 2.0 ** exponent[..., None])[..., None]
-    nearest = abs(levels - np.array(E2M1[:8])).argmin(-1) + 8 * (blocks < 0)
-    pairs = nearest.reshape(*nearest.shape[:-1], 16, 2)
-    low, high = np.moveaxis(pairs, -1, 0)[:: -1 if mistake == "order" else 1]
-    bias = 128 if mistake == "bias" else 127
-    stand_for = np.array(E2M1)[nearest] * 2.0 ** exponent[..., None]
-    return {
-        "_blocks": torch.from_numpy((low | high << 4).astype(np.uint8)).contiguous(),
-        "_scales": torch.from_numpy((exponent + bias).astype(np.uint8)).contiguous(),
-    }, stand_for.reshape(wide.shape).transpose(0, 2, 1).astype(np.float32)
-
-
 @dataclass(frozen=True)
 class Form:
     """A packer, what `quantization_config` says of it, and the mistakes that it can make."""

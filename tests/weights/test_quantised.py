@@ -4,8 +4,7 @@ that it stands for."""
 import json
 from pathlib import Path
 
-from _quantised import FORMS, Form, fp8, mxfp4, quantise
-from _taggers import tiny_tagger, write_tagger
+from _quantised import FORMS, Form, fp8, quantise
 from _tiny import greedy, prompt, tiny_model, write_checkpoint
 from _tiny_weights import edit_json, logits, rebuild
 import ane_book
@@ -114,70 +113,6 @@ def test_transformers_dequantises_fp8_to_the_same(plain, folder):
     theirs = Fp8Dequantize(None).convert(pair)["weight"]
     ours = open_source(folder).tensor(f"{UP}.weight")
     np.testing.assert_array_equal(ours, theirs.numpy())
-
-
-class TestMxfp4:
-    """gpt-oss's experts, in the one family here that has them so."""
-
-    def quantised(self, folder: Path, mistake: str = ""):
-        model = tiny_tagger("usual", intermediate_size=64)
-        write_tagger(model, folder)
-        file = folder / "model.safetensors"
-        stored, state = load_file(file), {}
-        for name in list(stored):
-            if name.endswith(("gate_up_proj", "down_proj")):
-                parts, state[name] = mxfp4(stored.pop(name).numpy(), mistake)
-                stored |= {name + part: tensor for part, tensor in parts.items()}
-        save_file(stored, file, metadata={"format": "pt"})
-        edit_json(folder / "config.json", quantization_config={"quant_method": "mxfp4"})
-        return model, state
-
-    def test_is_read_as_transformers_does(self, tmp_path):
-        from transformers.integrations.mxfp4 import convert_moe_packed_tensors
-
-        _, state = self.quantised(tmp_path)
-        source, stored = open_source(tmp_path), load_file(tmp_path / "model.safetensors")
-        assert len(state) == 4
-        for name, expected in state.items():
-            np.testing.assert_array_equal(source.tensor(name), expected)
-            parts = stored[f"{name}_blocks"], stored[f"{name}_scales"]
-            theirs = convert_moe_packed_tensors(*parts, dtype=torch.float32)
-            np.testing.assert_array_equal(source.tensor(name), theirs.numpy())
-
-    @pytest.mark.long
-    def test_its_bundle_gives_the_labels_of_transformers(self, tmp_path):
-        model, state = self.quantised(tmp_path / "model")
-        bundle = ane_book.convert(str(tmp_path / "model"), out=tmp_path / "bundle", context=64)
-        ids = torch.arange(30, 80)[None]
-        with torch.no_grad():
-            before = model(ids).logits[0].numpy()
-            for name, value in model.named_parameters():
-                if name in state:
-                    value.copy_(torch.from_numpy(state[name]))
-            expected = model(ids).logits[0].numpy()
-        pieces = ane_book.Tagger(bundle, precision="fp32").logits(ids[0].numpy())
-        found = np.concatenate(list(pieces))
-        assert np.abs(found - expected).max() < 1e-3 < np.abs(found - before).max()
-
-    @pytest.mark.parametrize("mistake", ["order", "bias"])
-    def test_a_mistake_in_packing_is_seen(self, tmp_path, mistake):
-        _, state = self.quantised(tmp_path, mistake)
-        for name, expected in state.items():
-            assert np.abs(open_source(tmp_path).tensor(name) - expected).max() > 0.1
-
-    @pytest.mark.parametrize(
-        ("part", "value", "message"),
-        [
-            ("_scales", None, "gate_up_proj_scales is missing"),
-            ("_scales", torch.zeros(8, 64, 2).byte(), r"asks for \(8, 128, 2\)"),
-            ("_blocks", torch.zeros(8, 128, 2).byte(), "not .experts, out, in / 32, 16"),
-        ],
-    )
-    def test_damage_is_told(self, tmp_path, part, value, message):
-        self.quantised(tmp_path)
-        change(tmp_path, {f"model.layers.0.mlp.experts.gate_up_proj{part}": value})
-        with pytest.raises(InvalidWeights, match=message):
-            open_source(tmp_path)
 
 
 @pytest.mark.parametrize(
