@@ -177,7 +177,7 @@ class TestDisk:
         lambda path, data: path.write_bytes(b"\xff" * 8 + data[8:]),
         lambda path, data: path.write_bytes(data.replace(b'"tokens"', b'"tokenz"')),
         lambda path, data: path.write_bytes(data.replace(b'"I64"', b'"F16"')),
-    ], ids=str)  # fmt: skip
+    ], ids=["empty", "other", "cut", "longer", "bit", "length", "name", "type"])  # fmt: skip
     @pytest.mark.parametrize("started", [False, True])
     def test_a_damaged_file_is_dropped_with_a_line(self, tmp_path, caplog, damage, started):
         folder = tmp_path / "kept"
