@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import product
 import json
+import math
 from pathlib import Path
 import random
 import shlex
@@ -42,7 +43,11 @@ def bits(file: Path) -> tuple[dict, dict]:
 
 #: Bundles of `test_swift_session`, which are made once.
 CASES = [("llama", form) for form in FORMS.values()]
-CASES += [(family, {"form": own}) for family in ("gemma3_text", "lfm2") for own in LAYOUTS]
+CASES += [
+    (family, {"form": own})
+    for family in ("gemma3_text", "lfm2", "glm4", "gemma4_text")
+    for own in LAYOUTS
+]
 CASES += product(("phi3", "qwen2", "qwen3_moe", "olmo2", "granite"), [{"form": "apple"}])
 
 
@@ -254,7 +259,14 @@ LONG = {
     "rope_type": "longrope", "factor": 2.0, "original_max_position_embeddings": 64,
     "short_factor": [1.0] * 8, "long_factor": [2.0] * 8,
 }  # fmt: skip
-SCALED = [YARN, YARN | {"truncate": False}, LONG, {"rope_type": "linear", "factor": 2.0}]
+SCALED = [
+    YARN,
+    YARN | {"truncate": False},
+    YARN | {"attention_factor": 1.0},
+    YARN | {"attention_factor": 0.1 * math.log(4) + 1},
+    LONG,
+    {"rope_type": "linear", "factor": 2.0},
+]
 
 
 def test_models_are_refused_that_python_refuses(anebook, tiny_bundle, tmp_path):

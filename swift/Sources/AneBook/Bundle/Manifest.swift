@@ -125,6 +125,8 @@ public struct Part: Codable, Sendable {
 struct Layer: Codable, Sendable {
     let stores: [String]
     let rotary: String?, mask: String?
+    /// `transformers` has the rotated numbers 2i and 2i + 1 of its keys as a pair.
+    let neighbours: Bool?
 }
 
 /// A function of a package, as the package declares it.

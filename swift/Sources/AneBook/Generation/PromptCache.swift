@@ -21,6 +21,8 @@ struct KeptLayer {
     let window: Int?
     /// What keys of `transformers` are multiplied by here.
     fileprivate let keyScale: Float
+    /// Of a key's numbers in `transformers` that are turned in pairs of neighbours, how many; else 0.
+    fileprivate let neighbours: Int
     /// The extents of its arrays by name: K and D, or W and channels.
     fileprivate(set) var extents: [String: [Int]] = [:]
 
@@ -29,6 +31,7 @@ struct KeptLayer {
         self.number = number
         window = own.mask.flatMap { manifest.host.masks[$0] ?? nil }
         keyScale = rotary.map { Float($0.attentionScale?.squareRoot() ?? pow(Double($0.headDim), -0.25)) } ?? 1
+        neighbours = own.neighbours ?? false ? rotary?.rotaryDim ?? 0 : 0
     }
 
     /// The shapes of its arrays after n tokens.
@@ -137,13 +140,16 @@ extension KeptLayer {
         let isTail = name == "tail", byRows = layout == .rows && !isTail, S = store.shape[byRows ? 2 : 3]
         let (slot, column) = byRows ? (D, 1) : (1, S), start = i * (store.count / store.shape[0])
         let first = isTail ? n : n - rows, theirs = array.halfs, ours = store.halfs
-        let scale = name == "keys" ? keyScale : 1
+        let scale = name == "keys" ? keyScale : 1, R = name == "keys" ? neighbours : 0
+        // Where our numbers are in `transformers`: those of a pair are R / 2 apart here.
+        let order = (0..<D).map { $0 >= R ? $0 : $0 < R / 2 ? 2 * $0 : 2 * $0 - R + 1 }
         for head in 0..<array.count / max(rows * D, 1) {
             for row in 0..<rows {
                 let there = (head * rows + row) * D, here = start + head * S * D + (first + row) * slot
                 for d in 0..<D {
-                    if reading { theirs[there + d] = Float16(Float(ours[here + d * column]) / scale) } else {
-                        ours[here + d * column] = Float16(Float(theirs[there + d]) * scale)
+                    let (there, here) = (there + order[d], here + d * column)
+                    if reading { theirs[there] = Float16(Float(ours[here]) / scale) } else {
+                        ours[here] = Float16(Float(theirs[there]) * scale)
                     }
                 }
             }

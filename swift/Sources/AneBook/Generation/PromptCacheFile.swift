@@ -14,9 +14,10 @@ extension PromptCache {
     /// Families that mlx computes as `transformers` does and has classes for, and how it stretches
     /// their contexts.
     private static let stretched = ["linear", "llama3", "yarn"]
-    private static let families = ["llama": stretched, "mistral": stretched, "qwen2": stretched, "qwen3": stretched,
-        "smollm3": stretched, "olmo2": stretched, "granite": stretched, "phi3": ["linear", "longrope"],
-        "gemma3_text": ["linear"], "qwen3_moe": [], "lfm2": [], "lfm2_moe": []]
+    private static let families = ["llama": stretched, "mistral": stretched, "ministral3": stretched, "qwen2": stretched,
+        "qwen3": stretched, "qwen3_moe": [], "phi3": ["linear", "longrope"], "hunyuan_v1_dense": ["dynamic"], "glm4": [],
+        "gemma3_text": ["linear"], "gemma4_text": ["proportional"], "gemma4": ["proportional"], "smollm3": stretched,
+        "olmo2": stretched, "olmo3": stretched, "exaone4": stretched, "granite": stretched, "lfm2": [], "lfm2_moe": []]
 
     /// Texts that say what the cache is of, among the user's.
     private struct Ours: Codable {
@@ -28,12 +29,12 @@ extension PromptCache {
         let family = manifest.model?.architecture ?? "these", windows = manifest.host.masks.values.contains { $0 != nil }
         var why = families[family] == nil ? "mlx-lm has no cache of what \(family) models keep" : nil
         if family == "mistral", windows { why = "mlx-lm has no window in Mistral models, and this one has" }
-        for scaling in manifest.host.rotary.values.map(\.scaling) where why == nil {
-            let kind = scaling.type ?? "default"
+        for table in manifest.host.rotary.values where why == nil {
+            let scaling = table.scaling, kind = scaling.type ?? "default"
             if kind != "default", !(families[family] ?? []).contains(kind) {
                 why = "mlx-lm does not rotate \(family) models by \(kind) scaling"
-            } else if kind == "yarn", scaling.attentionFactor != nil || scaling.truncate != nil {
-                why = "mlx-lm does not read all of this YaRN: ['attention_factor', 'truncate']"
+            } else if kind == "yarn", try !table.isSameInMLX() {
+                why = "mlx-lm leaves out attention_factor and truncate of YaRN"
             } else if kind == "longrope", Double(manifest.context) <= scaling.original ?? 0 {
                 why = "mlx-lm has LongRoPE's long factors for every context, and this one, of \(manifest.context) tokens, "
                     + "the short ones; convert with a longer --context"
