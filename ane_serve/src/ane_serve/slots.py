@@ -174,6 +174,7 @@ class Slots:
                 self._forget(kept, disk=new.path is not None)
             self._kept.append(new)
             if new.bytes > self._limit:
+                self._tell("a cache was not kept", f"its {new.bytes:,} bytes exceed --cache-limit")
                 self._forget(new, disk=False)
             self._let_go()
 
@@ -240,7 +241,6 @@ class Slots:
         folder = self._folder / new.whose.folder
         path = folder / f"{new.whose.maker}-{sha256(data).hexdigest()}.safetensors"
         if len(data) > self._limit:
-            self._tell("a cache was not kept", f"{len(data):,} bytes are more than --cache-limit")
             return
         self._make_room(len(data), former)
         try:
