@@ -1,10 +1,5 @@
 """Hold the text side of a bundle together: chat template, tokenizer, stop tokens, logits.
 
-    from ane_book.evidence.text_side import check_text_side
-
-    for finding in check_text_side(Bundle.open(folder), source="the/model"):
-        print(finding)
-
 A bundle can compute what its model computes and answer nonsense, because what turns text into ids
 does not fit: a prompt that never says whose turn it is, an answer that never ends. Each finding has
 a name and says what is wrong, where, and what to do. Template and tokenizer run in a process with

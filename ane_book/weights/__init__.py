@@ -7,8 +7,6 @@ as PyTorch stores it.
 
 The formats are safetensors (`quantised/` has those in fewer bits), GGUF, and folders of ONNX
 Runtime GenAI (`onnx/`); `random.py` needs no file at all, and `hub.py` finds a model's files.
-
-Letters: see `ane_book.models.base`.
 """
 
 from pathlib import Path

@@ -1,8 +1,5 @@
 """Parity (L1): check on any machine that a bundle computes what its source model computes.
 
-    found = check_parity(bundle)
-    found.passed, found.reason  # ..., "layers_10-20.mlpackage, prefill: cosine 0.9431 to..."
-
 There are two questions. Is the program correct? In single precision the executor's results for a
 package that is not quantised equal PyTorch's up to some 1e-5; an error beyond `EXACT` means another
 program: a wrong weight, constant or head. Is it accurate in use? In half precision, and quantised,

@@ -13,7 +13,6 @@ The layouts are those that the tools' own readers unpack; each file names them.
 from collections.abc import Callable
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.weights.quantised.bitsandbytes import bitsandbytes
 from ane_book.weights.quantised.packed import awq, compressed_tensors, gptq
 from ane_book.weights.quantised.scaled import fp8
 from ane_book.weights.quantised.stored import ADVICE, FLOATS, Stored, WeightRule
@@ -27,7 +26,6 @@ FORMS: dict[str, Callable[[Stored, dict], dict[str, WeightRule]]] = {
     "compressed-tensors": compressed_tensors,
     "awq": awq,
     "gptq": gptq,
-    "bitsandbytes": bitsandbytes,
 }
 
 #: How names of tensors end that only a quantised checkpoint has.
