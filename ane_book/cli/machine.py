@@ -33,10 +33,10 @@ def cache_command(
     everything: Annotated[bool, typer.Option("--all", help="Delete all.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List what is kept in the cache, or delete some.
+    """List what is kept in the cache, last used first, or delete it.
 
-    The last used comes first. Bundles; compiled: what Core ML makes of packages, on a Mac; lowered:
-    blocks of models, ready for the next conversion.
+    Bundles; compiled: what Core ML makes of packages, on a Mac; lowered: blocks of models, ready
+    for the next conversion.
     """
     from ane_book.bundle import cache
     from mlprogram.tables import table
