@@ -17,10 +17,8 @@
 Where the experts of a mixture are apart, each is a package (layer_00_expert_000.mlpackage, ...),
 and the layers around them are trunk_00.mlpackage, ...
 
-It is the contract between conversion and everything after it. A bundle is written whole or not at
-all, and nothing in it is trusted when it is opened: every file must be a regular one inside the
-folder, and every size is checked against the files before memory is taken for it. `Bundle.verify`
-compares all bytes with their hashes.
+It is the contract between conversion and everything after it: written whole or not at all, and not
+trusted when it is opened. Sizes are checked against the files before memory is taken for them.
 """
 
 from collections.abc import Iterable

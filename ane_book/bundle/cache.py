@@ -125,21 +125,6 @@ def delete(names: Iterable[str]) -> list[Entry]:
     return [by_name[name] for name in chosen]
 
 
-def evict(limit: int) -> list[Entry]:
-    """Delete the least recently used entries until `limit` bytes are left; returns the deleted.
-
-    An entry that is being written stays.
-    """
-    left, removed = entries(), []
-    total = sum(entry.bytes for entry in left)
-    while left and total > limit:
-        entry = left.pop()
-        if _remove(entry):
-            removed.append(entry)
-            total -= entry.bytes
-    return removed
-
-
 def _remove(entry: Entry) -> bool:
     """Delete an entry, or return False while somebody writes it."""
     try:

@@ -17,10 +17,10 @@ from ane_book.bundle.parts import (
     Layer,
     Natural,
     Part,
-    Place,
     Positive,
     Record,
     Source,
+    StoreEntry,
     Tags,
     Tokenizer,
     Vectors,
@@ -150,7 +150,7 @@ class Manifest(Record):
         """The packages of the layers."""
         return [part for part in self.packages if part.part == "layers"]
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[StoreEntry]:
         """Where everything is that layers keep, in the order of packages.
 
         A package whose layers read the cache of a layer in another one has a copy, its first entry.
@@ -170,7 +170,7 @@ class Manifest(Record):
                 entries = [(layer, name) for name, own in keep.items() for layer in own]
                 if len(entries) != store.n:
                     raise ValueError(f"{part.package}: {store.name} of {store.n} layers: {entries}")
-                found += [Place(*own, number, store, i) for i, own in enumerate(entries)]
+                found += [StoreEntry(*own, number, store, i) for i, own in enumerate(entries)]
         return found
 
     @property

@@ -1,16 +1,12 @@
 """Read numpy's files safely: the caller says which name, shape and dtype to expect.
 
-A file that is damaged, or made to harm, raises InvalidBundle in one sentence, and memory is taken
-only for what was asked for, whatever the file's own header says.
-
-Formats: numpy.lib.format (.npy); .npz is a zip archive of such files.
+A file that is damaged, or made to harm, raises InvalidBundle in one sentence, and memory is filled
+only with what was asked for, whatever the file's own header says.
 """
 
 from collections.abc import Mapping
-from io import BytesIO
 from math import prod
 from pathlib import Path
-from typing import BinaryIO
 import zipfile
 
 from ane_book.errors import InvalidBundle
@@ -24,12 +20,10 @@ MAX_HEADER = 4096  # bytes in front of the numbers; numpy writes 128
 def map_array(path: Path, shape: Shape, dtype: type) -> np.ndarray:
     """Memory-map the array of a .npy file; raises InvalidBundle unless it is of this type."""
     try:
-        with path.open("rb") as file:
-            _check_header(file, shape, dtype)
-            start = file.tell()
-        if path.stat().st_size != start + prod(shape) * np.dtype(dtype).itemsize:
-            raise ValueError("more or fewer bytes than its header says")
-        return np.memmap(path, dtype, "r", start, shape)
+        found = npy.open_memmap(path, mode="r")
+        if path.stat().st_size != found.offset + found.nbytes:
+            raise ValueError("more bytes than its header says")
+        return _checked(found, shape, dtype)
     except Exception as error:  # numpy's parsers raise whatever the damage leads to
         raise _damaged(path, error) from None
 
@@ -39,37 +33,24 @@ def read_arrays(path: Path, wanted: Mapping[str, tuple[Shape, type]]) -> dict[st
     try:
         with zipfile.ZipFile(path) as archive:
             return {name: _member(archive, name, *as_) for name, as_ in wanted.items()}
-    except (
-        Exception
-    ) as error:  # zipfile's as well: BadZipFile, zlib.error, NotImplementedError, ...
+    except Exception as error:  # zipfile's as well: BadZipFile, zlib.error, ...
         raise _damaged(path, error) from None
 
 
 def _member(archive: zipfile.ZipFile, name: str, shape: Shape, dtype: type) -> np.ndarray:
-    size = prod(shape) * np.dtype(dtype).itemsize
+    most = prod(shape) * np.dtype(dtype).itemsize + MAX_HEADER  # however much it unfolds to
+    if archive.getinfo(f"{name}.npy").file_size > most:
+        raise ValueError(f"{name} is longer than {dtype.__name__}{shape}")
     with archive.open(f"{name}.npy") as file:
-        content = file.read(size + MAX_HEADER)  # no more, however much the archive unfolds to
-        if file.read(1):
-            raise ValueError(f"{name} is longer than {dtype.__name__}{shape}")
-    stream = BytesIO(content)
-    _check_header(stream, shape, dtype)
-    if len(content) - stream.tell() != size:
-        raise ValueError(f"{name} has more or fewer bytes than its header says")
-    return np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape).copy()
+        return _checked(npy.read_array(file), shape, dtype)
 
 
-def _check_header(file: BinaryIO, shape: Shape, dtype: type) -> None:
-    """Read a .npy header; ValueError unless it says this shape and dtype, in C order."""
-    version = npy.read_magic(file)
-    if version != (1, 0):
-        raise ValueError(f"version {version} of the format is not (1, 0)")
-    # numpy's stubs lack the limit
-    declared = npy.read_array_header_1_0(file, max_header_size=MAX_HEADER)  # type: ignore[call-arg]
-    if declared != (shape, False, np.dtype(dtype)):
-        order = " in Fortran order" if declared[1] else ""
-        raise ValueError(
-            f"{declared[2]}{declared[0]}{order}; manifest.json says {np.dtype(dtype)}{shape}"
-        )
+def _checked(found: np.ndarray, shape: Shape, dtype: type) -> np.ndarray:
+    if (found.shape, found.dtype) != (shape, np.dtype(dtype)) or not found.flags.c_contiguous:
+        order = "" if found.flags.c_contiguous else " in Fortran order"
+        said = f"{found.dtype}{found.shape}{order}"
+        raise ValueError(f"{said}; manifest.json says {np.dtype(dtype)}{shape}")
+    return found
 
 
 def _damaged(path: Path, error: Exception) -> InvalidBundle:

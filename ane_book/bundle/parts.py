@@ -114,7 +114,7 @@ class Layer(Record):
     memory_scale: Factor = Field(1.0, description="Its memory is that of `transformers` times this")
 
 
-class Place(NamedTuple):
+class StoreEntry(NamedTuple):
     """Where something that a layer keeps is: `name`, entry `index` of a store of a package."""
 
     layer: int

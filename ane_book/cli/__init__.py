@@ -166,6 +166,8 @@ GONE = {
     "demo --raw": "session.encode(prompt) in Python gives what the model gets",
     "demo --verbose": "`ane-book inspect BUNDLE` lists the functions of its packages",
     "redact --dry-run": "--json prints the spans, each with its text",
+    "cache --limit": "`ane-book cache` lists the last used first, and delete takes names",
+    "report --units": "it times all units that are here",
     "inspect --run": "`mlprogram run PACKAGE` runs it, with --inputs, --function and --out",
     "inspect --plan": "`mlprogram inspect PACKAGE --plan` shows it",
     "check --numerics": "`ane-book diff PACKAGE --precision ane` says where it parts",

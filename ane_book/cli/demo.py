@@ -1,7 +1,4 @@
-"""`ane-book demo`: a few answers with the evidence for them, to watch or to record.
-
-What was not measured is labelled as unmeasured.
-"""
+"""`ane-book demo`: a few answers with the evidence for them, to watch or to record."""
 
 from contextlib import closing
 import sys

@@ -31,13 +31,9 @@ def cache_command(
     action: Annotated[Literal["list", "delete"], typer.Argument(help="list or delete.")] = "list",
     names: Annotated[list[str] | None, typer.Argument(help="What to delete.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Delete all.")] = False,
-    limit: Annotated[
-        str | None,
-        typer.Option(help="Delete what was not used for longest, until so much is left: 10GB."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what is kept in the cache, or delete some.
+    """List what is kept in the cache, the last used first, or delete some.
 
     Bundles; compiled: what Core ML makes of packages, on a Mac; lowered: blocks of models, ready
     for the next conversion.
@@ -47,23 +43,17 @@ def cache_command(
 
     if (action == "delete") != bool(names or everything):
         raise typer.BadParameter("delete takes names, or --all; list takes neither")
+    kept = cache.entries()
     if action == "delete":
-        removed = cache.delete(names or [entry.path.name for entry in cache.entries()])
-    elif limit is not None:
-        from mlprogram.machine import parse_bytes
-
-        removed = cache.evict(parse_bytes(limit))
-    else:
-        kept = cache.entries()
-        facts: dict = {"folder": str(cache.bundles()), "bundles": [], "compiled": [], "lowered": []}
-        for one in kept:
-            facts[one.kind].append(_entry(one))
-        show(lambda: facts, lambda: table(cache.rows(kept)), as_json)
+        removed = cache.delete(names or [entry.path.name for entry in kept])
+        facts: dict = {"deleted": [_entry(one) for one in removed]}
+        lines = [f"deleted {entry.path.name}, {entry.bytes:,} bytes" for entry in removed]
+        show(lambda: facts, lambda: "\n".join(lines) or "it is empty", as_json)
         return
-    lines = [f"deleted {entry.path.name}, {entry.bytes:,} bytes" for entry in removed]
-    if lines or as_json:
-        facts = {"deleted": [_entry(one) for one in removed]}
-        show(lambda: facts, lambda: "\n".join(lines), as_json)
+    facts = {"folder": str(cache.bundles()), "bundles": [], "compiled": [], "lowered": []}
+    for one in kept:
+        facts[one.kind].append(_entry(one))
+    show(lambda: facts, lambda: table(cache.rows(kept)), as_json)
 
 
 def _entry(entry) -> dict[str, str | int]:

@@ -1,19 +1,10 @@
 """`ane-book report`: run all measurements on this machine, and write a report to keep or send."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 from mlprogram.progress import progress_bar
 import typer
-
-
-class ComputeUnits(StrEnum):
-    CPU_ONLY = "CPU_ONLY"
-    CPU_AND_GPU = "CPU_AND_GPU"
-    CPU_AND_NE = "CPU_AND_NE"
-    ALL = "ALL"
-
 
 HOW = (
     "To contribute it, open {page} and {file} and read them: they hold no path and no name of a "
@@ -31,10 +22,6 @@ def report_command(
         str, typer.Option(help="A reference model to convert and measure; none: no model.")
     ] = "smollm2-135m-instruct",
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("ane-book-report"),
-    units: Annotated[
-        list[ComputeUnits] | None,
-        typer.Option(help="Compute units to time.  [default: all that are here]"),
-    ] = None,
     soak: Annotated[int, typer.Option(min=1, help="Predictions in a row on the engine.")] = 500,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for each part.")] = 1800,
     experiments: Annotated[
@@ -57,7 +44,7 @@ def report_command(
     from ane_book.evidence.report.experiments import find_folder
 
     scripts, own = find_folder() if experiments else None, paths or []
-    settings = Settings(tuple(units or ()), soak, timeout, scripts)
+    settings = Settings(soak, timeout, scripts)
     for path in own:
         inspect_path(path)  # what cannot be read is told before hours of measuring
     out.mkdir(parents=True, exist_ok=True)

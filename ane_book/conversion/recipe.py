@@ -136,15 +136,12 @@ def hold_to(bundle: Bundle, options: dict) -> None:
     for option in options.keys() & {"out", "source"}:
         raise InvalidInput(f"{option} goes with a model's name, and {bundle.path} is a bundle")
     given = {n: v for n, v in options.items() if n != "progress" and v is not None}
-    former = dict(bundle.recipe)
-    other = given.get("functions", former["functions"]) != former["functions"]
-    # A bundle may be stored by a scheme that `convert` no longer has, so only a given one counts.
-    unasked = {"quant", "quant_head"} - given.keys()
-    whole = former | dict.fromkeys(unasked, "none") | given
-    asked = {"functions": given["functions"]} if other else dict(make_recipe(**whole))
-    for name, value in asked.items():
-        if name not in unasked and former[name] != value:
+    asked = checked(Recipe, dict(bundle.recipe) | given)
+    asked = asked.model_copy(update={"tiers": asked.caches[:-1]})
+    for name in given:
+        old, new = getattr(bundle.recipe, name), getattr(asked, name)
+        if old != new:
             raise InvalidInput(
-                f"{bundle.path} was converted with {name} = {former[name]!r}, not {value!r}; "
-                "convert the model again to change it"
+                f"{bundle.path} was converted with {name} = {old!r}, not {new!r}; convert the "
+                "model again to change it"
             )

@@ -1,12 +1,6 @@
 """What a token of a planned model takes on a Neural Engine, without a Mac.
 
-    import ane_book
-    from ane_book.evidence.cost import work_of
-    from mlprogram.ane import cost
-
-    estimate = cost.predict(work_of(ane_book.plan("hy-mt", quant="int8")), "m4-max")
-    estimate.tokens_s        # an interval, since every parameter is a range
-    estimate.terms           # the parts of the time, with grade and evidence
+    estimate = mlprogram.ane.cost.predict(work_of(ane_book.plan("hy-mt", quant="int8")), "m4-max")
 
 `mlprogram.ane.cost` has the formula and its parameters; here are the bytes, slots and calls of a
 plan, and the figures that others published of its model.

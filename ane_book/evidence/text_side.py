@@ -1,10 +1,5 @@
 """Hold the text side of a bundle together: chat template, tokenizer, stop tokens, logits.
 
-    from ane_book.evidence.text_side import check_text_side
-
-    for finding in check_text_side(Bundle.open(folder), source="the/model"):
-        print(finding)
-
 A bundle can compute what its model computes and answer nonsense, because what turns text into ids
 does not fit: a prompt that never says whose turn it is, an answer that never ends. Each finding has
 a name and says what is wrong, where, and what to do. Template and tokenizer run in a process with
@@ -137,15 +132,14 @@ class _TextSide:
                 f"what the template renders does not have the user's text in it; {mend}",
             )
         else:
-            yield from self._generation_prompt()
-            yield from self._bos()
+            yield from self._prompt()
 
-    def _generation_prompt(self) -> Iterator[Remark]:
+    def _prompt(self) -> Iterator[Remark]:
+        """A prompt ends where an answer begins, and has the token of the beginning once."""
         before, answer, _ = self._answered.partition(ANSWER)
         asked = self._asked.rstrip()
-        if not answer or not before.startswith(asked):
-            return  # laid out in another way: nothing can be said
-        between = before.removeprefix(asked)
+        same = bool(answer) and before.startswith(asked)  # or it is laid out in another way
+        between = before.removeprefix(asked) if same else ""
         if any(i in self._special for i in self._ids(between)):
             yield _error(
                 "template-no-generation-prompt",
@@ -153,8 +147,6 @@ class _TextSide:
                 "answer, so that the model may go on as the user; have the template write it "
                 "where `add_generation_prompt` is true",
             )
-
-    def _bos(self) -> Iterator[Remark]:
         token = self._says.bos_token or ""
         bos = self._process.token_to_id(token)
         if bos is None:

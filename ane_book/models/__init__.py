@@ -1,11 +1,7 @@
 """Model definitions: one file per architecture, built from the layers in base/.
 
-Start with llama.py; the other decoders' files say how they differ from it.
-
-    base/         what the architectures share, with a glossary of dimension letters
-      architecture.py   the interface that every architecture implements
-      signature.py      what a block takes, keeps from call to call, and gives
-      dense.py          Llama's decoder, the base class of most architectures
+Start with llama.py; the other decoders' files say how they differ from it. `base` has what they
+share, with a glossary of dimension letters.
 
 Other families are in a distribution of their own, `ane-families`. A distribution adds families by
 an entry point in the group `ane_book.families`, which names a tuple of architectures.

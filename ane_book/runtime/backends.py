@@ -14,7 +14,6 @@ Limits of Core ML that this file works around:
   state is made by `prefill` and used by `infer`. Not tried on a Mac for this book.
 - coremltools widens fp16 inputs to fp32 on the way in: with kv="host" that is a copy of the whole
   cache in every call, which an app that calls Core ML itself does not pay.
-- Core ML computes in the precision that the package declares, so there is no "fp32" here.
 
 Reference: coremltools 9.0, `models/_compiled_model.py` and `models/model.py`.
 """

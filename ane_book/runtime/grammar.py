@@ -154,7 +154,7 @@ def _schema(text: str) -> str:
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"json_schema: it is not JSON: {error}") from None
     if not isinstance(schema, dict):
-        raise InvalidInput("json_schema: it has to be an object, such as {\"type\": \"object\"}")
+        raise InvalidInput('json_schema: it has to be an object, such as {"type": "object"}')
     _check("json_schema", schema)
     try:
         return llguidance.LLMatcher.grammar_from_json_schema(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import math
 
 from ane_book.bundle.manifest import Manifest
-from ane_book.bundle.parts import Place
+from ane_book.bundle.parts import StoreEntry
 from ane_book.errors import InvalidInput
 from ane_book.layout import CallShape, Rows, Tail
 import numpy as np
@@ -69,7 +69,7 @@ class KeptLayer:
 
     def __init__(self, number: int, manifest: Manifest):
         own, self.number, self._layout = manifest.layers[number], number, manifest.layout
-        self.places: dict[str, list[Place]] = {}
+        self.places: dict[str, list[StoreEntry]] = {}
         self.window = manifest.host.masks[own.mask] if own.mask else None
         self.scales, self._order = {"memory": own.memory_scale}, np.arange(0)
         if own.rotary:
@@ -84,7 +84,7 @@ class KeptLayer:
         """Of how many of n tokens it keeps rows."""
         return min(n, self.window or n)
 
-    def seen(self, name: str, kept: list[Arrays], n: int, place: Place) -> np.ndarray:
+    def seen(self, name: str, kept: list[Arrays], n: int, place: StoreEntry) -> np.ndarray:
         """A view of what packages keep, by store, of n tokens for this layer: as `LayerCache` has
         it, but for scales and the order of a key's numbers."""
         array = kept[place.package][place.store.name][place.index]

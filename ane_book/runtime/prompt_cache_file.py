@@ -79,8 +79,8 @@ def check_form(manifest: Manifest, form: str) -> None:
             raise InvalidInput(f"mlx-lm does not rotate {family} models by {kind:.40} scaling")
         if kind == "yarn":
             read = {name: own for name, own in scaling.items() if name not in UNREAD}
-            pair = [own.tables(np.ones(1)) for own in (table, replace(table, scaling=read))]
-            if not np.allclose(*pair):
+            theirs = replace(table, scaling=read)
+            if not np.allclose(table.tables(np.ones(1)), theirs.tables(np.ones(1))):
                 raise InvalidInput(f"mlx-lm leaves out {' and '.join(UNREAD)} of YaRN")
         if kind == "longrope" and manifest.context <= scaling["original_max_position_embeddings"]:
             raise InvalidInput(
@@ -164,24 +164,26 @@ def read_cache(
     if tokens and known and tokens != known:
         raise InvalidInput("the cache is of other tokens than those that are given")
     tokens = known or tokens or []
-    kinds, layers, n, found = file.kinds(), kept_layers(manifest), len(tokens), []
+    if not 0 < len(tokens) <= manifest.context:
+        raise InvalidInput(
+            f"the cache is said to be of {len(tokens)} tokens, and the context is "
+            f"{manifest.context}; what a file does not say, give as tokens=[...]"
+        )
+    kinds, layers, found = file.kinds(), kept_layers(manifest), []
     if len(kinds) != len(layers):
         raise InvalidInput(f"{len(kinds)} layers have a cache, and here {len(layers)} keep one")
     for i, (kind, layer) in enumerate(zip(kinds, layers, strict=True)):
         attends = "keys" in layer.places
         if kind not in (ROWS if attends else ARRAYS):
             raise InvalidInput(f"layer {layer.number} has a {kind!r:.40}, which is not read")
-        offset, end = file.ring(i, kind) if attends else (n, 0)
-        n = n or offset
-        if not 0 < n <= manifest.context:
-            raise InvalidInput(f"a cache of {n} tokens, and the context is {manifest.context}")
-        if offset != n:
-            raise InvalidInput(f"layer {layer.number} has {offset} tokens, and the cache {n}")
-        arrays = file.rows(i, n, end, layer.rows(n)) if attends else file.arrays(i, layer.places)
+        if attends:
+            arrays = file.rows(i, kind, len(tokens), layer.rows(len(tokens)))
+        else:
+            arrays = file.arrays(i, layer.places)
         found.append(LayerCache(arrays, layer.window))
     if file.left:
         raise InvalidInput(f"the tensor {min(file.left)!r:.80} is of no layer")
-    return PromptCache(tokens, n, found, made_of)
+    return PromptCache(tokens, len(tokens), found, made_of)
 
 
 class _File:
@@ -214,9 +216,13 @@ class _File:
             found.append(self._metadata[name])
         return found
 
-    def ring(self, i: int, kind: str) -> tuple[int, int]:
-        """Of how many tokens cache i is, and the row behind the newest."""
-        R, keep = self._slice(f"{i}.0", 4).get_shape()[2], 0
+    def rows(self, i: int, kind: str, n: int, rows: int) -> Arrays:
+        """Keys and values of the last of n tokens, in order, of cache i.
+
+        The newest are the rows before `end`; in a ring that is full, those behind it are older.
+        """
+        parts = {name: self._take(f"{i}.{j}", 4) for j, name in enumerate(("keys", "values"))}
+        (R, *others), keep = {part.get_shape()[2] for part in parts.values()}, 0
         if kind != "RotatingKVCache":
             offset = end = self._integer(f"{i}.2") if self._new else R
         elif self._new:
@@ -225,49 +231,40 @@ class _File:
             texts = [self._metadata.get(f"0.{i}.{j}", "") for j in range(5)]
             numbers = [int(text) for text in texts if text.isdecimal() and len(text) < 10]
             keep, offset, end = (numbers[0], *numbers[-2:]) if len(numbers) > 3 else (0, 0, -1)
-        if not 0 <= end <= R or offset < end or (offset > end and (keep or offset < R)):
+        is_ring = offset > end
+        newest, behind = min(rows, end), (R - end if is_ring else 0)
+        fits = offset == n >= end and not others and not (is_ring and (keep or n < R))
+        if not fits or not 0 <= end <= R or rows - newest > behind:
             raise InvalidInput(
-                f"cache {i} has {R} rows, {keep} of which stay, and row {end} is said to be behind "
-                f"the newest of {offset} tokens"
+                f"cache {i} has {R} rows, {keep} of which stay, and row {end} behind the newest of "
+                f"{offset} tokens; {rows} rows of {n} tokens are needed"
             )
-        return offset, end
-
-    def rows(self, i: int, n: int, end: int, rows: int) -> Arrays:
-        """Keys and values of the last of n tokens, in order: behind the newest are the oldest."""
-        found, first = {}, max(end - rows, 0)
-        for j, name in enumerate(("keys", "values")):
-            part = self._slice(f"{i}.{j}", 4)
-            R, older = part.get_shape()[2], rows - (end - first)
-            if older > (R - end if n > end else 0):
-                raise InvalidInput(f"cache {i} lacks rows of the last {rows} of {n} tokens")
-            parts = part[0, :, R - older :], part[0, :, first:end]
-            found[name] = np.concatenate([own.float().numpy() for own in parts], axis=1)
-            self.left.discard(f"{i}.{j}")
-        return found
+        cuts = slice(R - (rows - newest), R), slice(end - newest, end)
+        return {
+            name: np.concatenate([part[0, :, cut].float().numpy() for cut in cuts], axis=1)
+            for name, part in parts.items()
+        }
 
     def arrays(self, i: int, names: Container[str]) -> Arrays:
         """Tail and memory of a layer without attention."""
-        found: Arrays = {}
-        inner = f"{i}.0" if self._new else f"{i}"
-        for j, (name, axes) in enumerate((("tail", 3), ("memory", 4))):
-            if name in names:
-                array = self._slice(f"{inner}.{j}", axes)[0].float().numpy()
-                found[name] = array.T if name == "tail" else array
-                self.left.discard(f"{inner}.{j}")
+        found, inner = {}, f"{i}.0" if self._new else f"{i}"
+        if "tail" in names:
+            found["tail"] = self._take(f"{inner}.0", 3)[0].float().numpy().T
+        if "memory" in names:
+            found["memory"] = self._take(f"{inner}.1", 4)[0].float().numpy()
         self.left -= {f"{i}.1", f"{i}.2"} if self._new else set()  # of a batch
         return found
 
-    def _slice(self, name: str, axes: int, types: tuple = FLOATS) -> Any:
+    def _integer(self, name: str) -> int:
+        return int(self._take(name, 0, WHOLE)[...])
+
+    def _take(self, name: str, axes: int, types: tuple = FLOATS) -> Any:
         """A tensor to cut from, the first of whose axes has one entry."""
         if name not in self.left:
             raise InvalidInput(f"the tensor {name!r} is missing")
+        self.left.discard(name)
         found = self._file.get_slice(name)
         shape, kind = found.get_shape(), found.get_dtype()
         if len(shape) != axes or shape[:1] not in ([], [1]) or kind not in types:
             raise InvalidInput(f"the tensor {name!r} is {kind} {shape}, which no cache has")
         return found
-
-    def _integer(self, name: str) -> int:
-        number = int(self._slice(name, 0, WHOLE)[...])
-        self.left.discard(name)
-        return number

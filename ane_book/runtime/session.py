@@ -159,7 +159,7 @@ class Session(BundleText):
     def save_cache(self, path: str | Path, form: FileForm = "mlx") -> None:
         """Write what the session holds to a file that its user alone can read, whole or not at all.
 
-        form: "mlx" for mlx-lm from 0.32 on, which takes files named *.safetensors, or "mlx-swift"
+        form: "mlx" for mlx-lm from 0.32 on, which takes files named `x.safetensors`, or "mlx-swift"
         for mlx-swift-lm. Raises as `prompt_cache`, InvalidInput for a model that those do not
         compute in the same way or a place that cannot be written to, and OutOfSpace.
         """
@@ -174,8 +174,7 @@ class Session(BundleText):
         """
         given = None if tokens is None else self._valid(tokens)
         try:
-            cache = read_cache(Path(path), self.bundle.manifest, self._made_of, given)
-            self.continue_from(cache)
+            self.continue_from(read_cache(Path(path), self.bundle.manifest, self._made_of, given))
         except InvalidInput as error:
             raise InvalidInput(f"{path}: {error}") from None
 

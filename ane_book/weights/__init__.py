@@ -7,8 +7,6 @@ as PyTorch stores it.
 
 The formats are safetensors (`quantised/` has those in fewer bits), GGUF, and folders of ONNX
 Runtime GenAI (`onnx/`); `random.py` needs no file at all, and `hub.py` finds a model's files.
-
-Letters: see `ane_book.models.base`.
 """
 
 from pathlib import Path
@@ -28,17 +26,6 @@ __all__ = [
     "Integers", "Shape", "TokenizerFiles", "WeightSource", "joined", "open_source", "read_config",
     "read_json",
 ]  # fmt: skip
-
-#: What a folder without weights may be, by what it holds, and what takes it.
-OTHERS = {
-    "Data/com.apple.CoreML": "a package, which holds a program and nothing to talk with; "
-    "`mlprogram run {path}` runs it",
-    "main.mlirb": "an asset of Core AI, which holds a program and nothing to talk with; "
-    "`ane-book check {path}` looks at it, and `ane-book run BUNDLE PROMPT --backend coreai` runs "
-    "the assets of a bundle",
-    "manifest.json": "a bundle, which is converted already; `ane-book run {path} PROMPT` runs it, "
-    "and another conversion starts from the weights",
-}
 
 
 def open_source(path: str | Path) -> WeightSource:
@@ -71,22 +58,15 @@ def _open(path: Path) -> WeightSource:
             return SafetensorsSource(path)
         ggufs = sorted(path.glob("*.gguf"))
         if len(ggufs) != 1:
-            raise WeightsNotFound(f"{path}: {_without_weights(path, ggufs)}")
+            found = f"{len(ggufs)} .gguf files; name one of them" if ggufs else "none of these"
+            raise WeightsNotFound(
+                f"{path}: a folder of weights holds config.json with *.safetensors, one .gguf "
+                f"file, or genai_config.json with .onnx; this one has {found}; `ane-book inspect "
+                f"{path}` shows what a bundle or a package holds"
+            )
         path = ggufs[0]
     if path.suffix == ".safetensors":
         return SafetensorsSource(path)
     if path.suffix == ".onnx":
         return OnnxSource(path)
     return GGUFSource(path)  # by content, not by name, since the hub's cache renames files
-
-
-def _without_weights(path: Path, ggufs: list[Path]) -> str:
-    """What a folder is that holds no weights, or those of several models."""
-    for name, other in OTHERS.items():
-        if (path / name).exists():
-            return other.format(path=path)
-    found = f"{len(ggufs)} .gguf files; name one of them" if ggufs else "none of these"
-    return (
-        "a folder of weights holds config.json with *.safetensors, one .gguf file, or "
-        f"genai_config.json with .onnx; this one has {found}"
-    )

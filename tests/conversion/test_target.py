@@ -317,6 +317,8 @@ class TestCacheCommand:
         assert [line.split()[0][0] for line in lines[:3]] == ["c", "b", "a"]
         assert "1,000 bytes" in lines[0] and "2001-09" in lines[0]
         assert len(lines) == 4 and "3,000 bytes" in lines[3]
+        cache.mark_used(self.path(folder, "a"))
+        assert command("cache").stdout[0] == "a"
 
     def test_deletes_by_name_and_all(self, folder):
         done = command("cache", "delete", self.path(folder, "b").name)
@@ -328,18 +330,10 @@ class TestCacheCommand:
         command("cache", "delete", "--all")
         assert self.left(folder) == set()
 
-    def test_a_limit_takes_what_was_not_used_for_longest(self, folder):
-        cache.mark_used(self.path(folder, "a"))
-        command("cache", "--limit", "1KB")
-        assert self.left(folder) == {"a"}
-        command("cache", "--limit", "1KB")
-        assert self.left(folder) == {"a"}
-
     def test_what_is_being_written_stays(self, folder):
         with cache.locked(self.path(folder, "a")):
             assert "writing it" in refused("cache", "delete", self.path(folder, "a").name)
-            assert [entry.path.name[0] for entry in cache.evict(0)] == ["b", "c"]
-        assert self.left(folder) == {"a"}
+        assert "a" in self.left(folder)
 
     def test_delete_needs_to_know_what(self):
         for arguments in (["delete"], ["list", "--all"], ["list", "a"]):

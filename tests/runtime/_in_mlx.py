@@ -47,12 +47,14 @@ def load(folder: Path):
     return load_model(folder, model_config=own)[0]
 
 
-def saved(model, ids: list[int], file: Path) -> None:
+def saved(model, ids: list[int], file: Path, dtype=mx.float32) -> None:
     """Save mlx-lm's own cache of tokens: a chunk of them, and the last four one by one."""
     cache = make_prompt_cache(model)
     for part in [ids[:-4], *([token] for token in ids[-4:])]:
         if part:
             model(mx.array([part]), cache=cache)
+    for own in cache if dtype != mx.float32 else ():
+        own.keys, own.values = own.keys.astype(dtype), own.values.astype(dtype)
     save_prompt_cache(str(file), cache)
 
 

@@ -392,15 +392,15 @@ def test_a_file_by_others_needs_its_tokens(other, file, tmp_path):
     assert "other tokens" in refusal(other.load_cache, file, IDS[1:])
     d.record = {}
     path.write_bytes(d.bytes())
-    assert "give them, as tokens=[...]" in refusal(other.load_cache, path)
-    assert "has 21 tokens, and the cache 5" in refusal(other.load_cache, path, IDS[:5])
+    assert "give as tokens=[...]" in refusal(other.load_cache, path)
+    assert "of 21 tokens; 5 rows of 5 tokens" in refusal(other.load_cache, path, IDS[:5])
     other.load_cache(path, IDS[:N])
     assert other.position == N
 
 
 def test_longer_than_the_context(tiny_bundle, file):
     short = Session(tiny_bundle("gemma3_text", **RECIPE | {"context": 16})[1], "fp32", "mil")
-    assert "a cache of 21 tokens, and the context is 16" in refusal(short.load_cache, file)
+    assert "of 21 tokens, and the context is 16" in refusal(short.load_cache, file)
 
 
 def test_killed_at_any_moment_the_file_is_whole(session, tmp_path):

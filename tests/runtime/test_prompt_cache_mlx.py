@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("mlx_lm")
 
 from _in_mlx import answered, load, saved
+import mlx.core as mx
 from mlx_lm.models.cache import load_prompt_cache
 
 TOKENS = 64  # of an answer
@@ -22,7 +23,7 @@ FAMILIES = (
 #: How bundles keep the same cache.
 FORMS = {
     "state": {"kv": "state"},
-    "host, packages": {"kv": "host", "shard_limit": 150_000},
+    "host, packages": {"kv": "host", "shard_limit": 250_000},
     "apple, state, tiers": {"kv": "state", "form": "apple", "tiers": (128, 256)},
     "apple, host, verify": {"kv": "host", "form": "apple", "verify": 4},
 }
@@ -94,3 +95,34 @@ def test_the_answer_is_the_same_whoever_read_the_prompt(
     again.rewind(len(short) - 1)
     session.reset()
     np.testing.assert_allclose(again.decode(short[-1]), session.prefill(short), atol=1e-3)
+
+
+@pytest.mark.long
+def test_bundles_that_keep_it_otherwise_go_on_from_it(tiny_bundle, tmp_path):
+    """In another form, with tiers, or with a function for blocks."""
+    recipe, file = {"context": 640, "prefill": 64}, tmp_path / "cache.safetensors"
+    forms = [FORMS["state"], FORMS["apple, host, verify"], FORMS["apple, state, tiers"]]
+    first, *others = [
+        Session(tiny_bundle("gemma3_text", LONG, **recipe | own)[1], "fp32", "mil") for own in forms
+    ]
+    *ids, token = prompt(66)
+    first.prefill(ids)
+    first.save_cache(file)
+    expected, _ = continued(first, token)
+    for session in others:
+        session.load_cache(file)
+        assert continued(session, token)[0] == expected
+
+
+def test_a_cache_in_bfloat16(tiny_bundle, in_mlx, tmp_path):
+    """As mlx-lm keeps that of most models: rounded, and read in whatever the session has."""
+    bundle = tiny_bundle("gemma3_text", LONG, context=640, prefill=64, **FORMS["state"])[1]
+    file, ids = tmp_path / "cache.safetensors", prompt(65)
+    saved(in_mlx("gemma3_text"), ids, file, mx.bfloat16)
+    session = Session(bundle, "fp16", "mil")
+    session.prefill(ids)
+    expected = session.prompt_cache()
+    session.load_cache(file, ids)
+    for own, known in zip(session.prompt_cache().layers, expected.layers, strict=True):
+        for name, array in own.arrays.items():
+            np.testing.assert_allclose(array, known.arrays[name], atol=0.05, rtol=0.02)

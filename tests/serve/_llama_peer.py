@@ -58,7 +58,8 @@ class Peer:
     def _append(self, ids: list[int]) -> np.ndarray:
         for start in range(0, len(ids), self.batch):
             part = ids[start : start + self.batch]
-            batch = library.llama_batch_get_one((library.llama_token * len(part))(*part), len(part))
+            tokens = (library.llama_token * len(part))(*part)  # which the batch points at
+            batch = library.llama_batch_get_one(tokens, len(part))
             if failed := library.llama_decode(self.context, batch):
                 raise SystemExit(f"llama_decode: {failed}; {''.join(self.said[-5:])}")
         return np.ctypeslib.as_array(

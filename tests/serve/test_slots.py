@@ -9,8 +9,10 @@ import random
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
+from threading import Event
 
 from _command import chatty_copy, refused, start
 from _gates import CHAT, chat
@@ -20,9 +22,11 @@ from _serving import serving
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
+from ane_serve.app import create_app
 from ane_serve.generation import Ask, Finished, ServedSession, answers
 from ane_serve.keys import Key
 from ane_serve.pool import bundle_model
+from ane_serve.server import run
 from ane_serve.slots import Slots, whose
 import httpx
 import numpy as np
@@ -182,7 +186,7 @@ class TestDisk:
         lambda path, data: path.write_bytes(data.replace(b'"I64"', b'"F16"')),
         lambda path, data: path.write_bytes(shaped(data, b'"I64","shape":[4,8]')),
         lambda path, data: path.write_bytes(shaped(data, b'"BF16","shape":[128]')),
-    ], ids=str)  # fmt: skip
+    ], ids=["empty", "other", "cut", "longer", "bit", "length", "name", "type", "shape", "bfloat"])  # fmt: skip
     @pytest.mark.parametrize("started", [False, True])
     def test_a_damaged_file_is_dropped_with_a_line(self, tmp_path, caplog, damage, started):
         folder = tmp_path / "kept"
@@ -385,6 +389,7 @@ def metric(address: str, name: str, place: str) -> float:
 KEYS = [Key(name, f"{name}-secret") for name in ("red", "green", "blue")]
 SHOWN = [{"authorization": f"Bearer {key.key}"} for key in KEYS]
 RED = SHOWN[0]
+COUNT = r'"(?:cached|cache_read_input)_tokens":(\d+)'
 
 
 @pytest.fixture(scope="module")
@@ -450,16 +455,53 @@ class TestServer:
             CHAT: chat(f"In a chat, {said}"),
             "/v1/completions": {"model": "talker", "prompt": f"In a text, {said}"},
             "/v1/responses": {"input": f"As a response, {said}", "max_output_tokens": 4},
+            "/v1/messages": chat(f"As a message, {said}", model="talker"),
         }
         with serving(model, keys=KEYS, caches=slots) as address:
             for path, body in bodies.items():
                 cached = []
                 for shown in (*SHOWN, *SHOWN):
                     got = httpx.post(address + path, json=body, headers=shown, timeout=HANGING)
-                    cached += map(int, re.findall(r'"cached_tokens":(\d+)', got.text))
+                    cached += map(int, re.findall(COUNT, got.text))
                 assert cached == [0] * 3 + [2 * T] * 3
         folders = [path.name for path in (tmp_path / "kept").iterdir() if path.is_dir()]
         assert sorted(folders) == sorted(whose(key.name).folder for key in KEYS)
+
+    def test_a_stop_waits_until_the_last_cache_is_written(self, model, tmp_path, monkeypatch):
+        """The disk is slow: it has nothing yet when the answer is there and the signal comes."""
+        folder, asked, ended = tmp_path / "kept", Event(), Event()
+        slots = Slots(0, 1 << 24, folder)
+
+        def slow(descriptor: int) -> None:
+            assert asked.wait(HANGING)
+            ended.wait(1.0)  # a server that does not wait has ended by then
+
+        def listens() -> bool:
+            with suppress(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port)).close()
+                return True
+            return False
+
+        def client() -> None:
+            until(listens)
+            with suppress(httpx.HTTPError):
+                address = f"http://127.0.0.1:{port}{CHAT}"
+                statuses.append(httpx.post(address, json=chat("x" * 40)).status_code)
+            os.kill(os.getpid(), signal.SIGTERM)
+            asked.set()
+
+        monkeypatch.setattr("mlprogram.files.os.fsync", slow)
+        monkeypatch.setattr("ane_serve.server.log_lines", lambda: None)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        statuses: list[int] = []
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(client)
+            assert run(create_app([model], caches=slots), port=port)
+            found = [path.suffix for path in files(folder)]
+            ended.set()
+            done.result()
+        assert (statuses, found) == ([200], [".safetensors"])
 
     @pytest.mark.long
     def test_the_command_goes_on_where_a_killed_one_was(self, model, tmp_path):

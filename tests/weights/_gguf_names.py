@@ -27,7 +27,7 @@ ARCHITECTURES = {
 }
 
 
-def gguf_name(name: str, family: str, layers: int = 2) -> str:
+def gguf_name(name: str, family: str, layers: int = 30) -> str:
     """`transformers` name to GGUF's, by the table in the package `gguf`: not by ours."""
     blocks = gguf.get_tensor_name_map(ARCHITECTURES[family], layers)
     return blocks.get_name(name, try_suffixes=(".weight", ".bias"))

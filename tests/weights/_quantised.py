@@ -8,7 +8,6 @@ make: the parts are packed by it, and must not be read back as the right matrix.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-import json
 from pathlib import Path
 
 from _tiny_weights import edit_json
@@ -20,12 +19,6 @@ Parts = dict[str, torch.Tensor]
 
 GROUP = 16
 KEPT = "model.layers.1.mlp.down_proj"  # what every configuration lists as not converted
-NF4 = [
-    -1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.091050036, 0.0,
-    0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
-]  # fmt: skip
-FP4 = [0.0, 0.0052083, 0.6666667, 1.0, 0.3333333, 0.5, 0.1666667, 0.25]
-FP4 += [-value for value in FP4]
 
 
 def halves(array: np.ndarray) -> np.ndarray:
@@ -178,75 +171,6 @@ def scaled(
     return parts, stand_for
 
 
-def int8(weight: np.ndarray, mistake: str = "") -> tuple[Parts, np.ndarray]:
-    """bitsandbytes, LLM.int8()."""
-    most = abs(weight).max(1).astype(np.float32)
-    values = np.rint(weight * (127 / most[:, None])).astype(np.int8)
-    stored = most[::-1].copy() if mistake == "rows" else most
-    return {
-        "weight": torch.from_numpy(values),
-        "SCB": torch.from_numpy(stored),
-        "weight_format": torch.tensor(0, dtype=torch.uint8),
-    }, values * (most[:, None] / 127)
-
-
-def four_bits(
-    weight: np.ndarray, mistake: str = "", *, kind="nf4", nested=False, storage=torch.uint8
-) -> tuple[Parts, np.ndarray]:
-    """bitsandbytes, QLoRA's: blocks of 64 along the rows, one after another."""
-    table = np.array(NF4 if kind == "nf4" else FP4, np.float32)
-    blocks = weight.reshape(-1, 64)
-    scale = abs(blocks).max(1).astype(np.float32)
-    state = {"quant_type": kind, "blocksize": 64, "dtype": "bfloat16", "shape": weight.shape}
-    extra: Parts = {}
-    stored = torch.from_numpy(scale)
-    if nested:
-        codes = np.linspace(-1, 1, 256, dtype=np.float32)
-        offset, runs = float(scale.mean()), range(0, len(scale), 256)
-        outer = np.array([abs(scale[i : i + 256] - offset).max() for i in runs], np.float32)
-        spread = np.repeat(outer, 256)[: len(scale)]
-        nearest = abs((scale - offset)[:, None] / spread[:, None] - codes).argmin(1)
-        stored = torch.from_numpy(nearest.astype(np.uint8))
-        scale = codes[nearest] * spread + np.float32(offset)
-        extra["weight.nested_absmax"] = torch.from_numpy(outer)
-        extra["weight.nested_quant_map"] = torch.from_numpy(codes)
-        state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": offset}
-        if mistake == "offset":
-            state["nested_offset"] = 0.0
-    indices = abs(blocks[..., None] / scale[:, None, None] - table).argmin(-1).reshape(-1, 2)
-    first, second = indices.T[::-1] if mistake == "order" else indices.T
-    data = torch.from_numpy((first << 4 | second).astype(np.uint8)).view(storage)[:, None]
-    text = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
-    stand_for = (table[indices].reshape(-1, 64) * scale[:, None]).reshape(weight.shape)
-    return {
-        "weight": data,
-        "weight.absmax": stored,
-        "weight.quant_map": torch.from_numpy(table),
-        f"weight.quant_state.bitsandbytes__{kind}": text,
-    } | extra, stand_for.astype(np.float32)
-
-
-E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
-E2M1 += [-value for value in E2M1]
-
-
-def mxfp4(stack: np.ndarray, mistake: str = "") -> tuple[Parts, np.ndarray]:
-    """gpt-oss's: a stack of experts (E, in, out), in blocks of 32 inputs."""
-    wide = stack.transpose(0, 2, 1)
-    blocks = wide.reshape(*wide.shape[:2], -1, 32)
-    exponent = np.floor(np.log2(abs(blocks).max(-1))) - 2  # 6 = 1.5 * 2^2 is the largest
-    levels = abs(blocks / 2.0 ** exponent[..., None])[..., None]
-    nearest = abs(levels - np.array(E2M1[:8])).argmin(-1) + 8 * (blocks < 0)
-    pairs = nearest.reshape(*nearest.shape[:-1], 16, 2)
-    low, high = np.moveaxis(pairs, -1, 0)[:: -1 if mistake == "order" else 1]
-    bias = 128 if mistake == "bias" else 127
-    stand_for = np.array(E2M1)[nearest] * 2.0 ** exponent[..., None]
-    return {
-        "_blocks": torch.from_numpy((low | high << 4).astype(np.uint8)).contiguous(),
-        "_scales": torch.from_numpy((exponent + bias).astype(np.uint8)).contiguous(),
-    }, stand_for.reshape(wide.shape).transpose(0, 2, 1).astype(np.float32)
-
-
 @dataclass(frozen=True)
 class Form:
     """A packer, what `quantization_config` says of it, and the mistakes that it can make."""
@@ -262,7 +186,6 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True
        "version": "gemm", "modules_to_not_convert": [KEPT]}  # fmt: skip
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": False,
         "dynamic": {f"-:{KEPT}": {}}}  # fmt: skip
-BNB = {"quant_method": "bitsandbytes", "llm_int8_skip_modules": [KEPT]}
 
 
 def compressed(format: str, **weights) -> dict:
@@ -299,11 +222,6 @@ FORMS = {
     "gptq-act-order": Form(GPTQ | {"desc_act": True}, gptq, {"shuffled": True}, ("g_idx",)),
     "gptq-symmetric": Form(GPTQ | {"sym": True}, gptq, {"symmetric": True}, ("order",)),
     "gptq-v2-unsaid": Form(GPTQ | {"sym": True}, gptq, {"symmetric": True, "less": 0}),
-    "int8": Form(BNB | {"load_in_8bit": True}, int8, {}, ("rows",)),
-    "nf4": Form(BNB | {"load_in_4bit": True}, four_bits, {}, ("order",)),
-    "nf4-nested": Form({"load_in_4bit": True}, four_bits, {"nested": True}, ("order", "offset")),
-    "nf4-bf16": Form(BNB, four_bits, {"storage": torch.bfloat16}),
-    "fp4": Form(BNB, four_bits, {"kind": "fp4"}, ("order",)),
 }  # fmt: skip
 
 

@@ -7,9 +7,6 @@ stands where the `const` stood:
     linear   constexpr_blockwise_shift_scale   w = scale * data
     palette  constexpr_lut_to_dense            w = lut[index]
 
-With "auto:5" each matrix has a scheme of its own, such that all together have five bits a weight;
-schemes are chosen, and matrices quantised, by calibration on a text (`allotment`).
-
 Letters: O output channels, C input channels, G groups of output channels, b = O / G channels in a
 group, B blocks of input channels, P = 2^bits entries of a palette, n = b * C weights of a group.
 """

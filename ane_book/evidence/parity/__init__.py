@@ -1,8 +1,5 @@
 """Parity (L1): check on any machine that a bundle computes what its source model computes.
 
-    found = check_parity(bundle)
-    found.passed, found.reason  # ..., "layers_10-20.mlpackage, prefill: cosine 0.9431 to..."
-
 There are two questions. Is the program correct? In single precision the executor's results for a
 package that is not quantised equal PyTorch's up to some 1e-5; an error beyond `EXACT` means another
 program: a wrong weight, constant or head. Is it accurate in use? In half precision, and quantised,
@@ -94,11 +91,11 @@ class Parity:
 
 @dataclass(frozen=True)
 class _Fault:
-    """Where a bundle fails, and the sentence that says so."""
+    """Where a bundle fails, if it does, and the sentence that says so."""
 
     reason: str
-    package: str
-    function: str = ""
+    package: str | None = None
+    function: str | None = None
     first: Gap | None = None
 
 
@@ -126,16 +123,8 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
         passed = f"{percent(_most(single))} off PyTorch at most in single precision, {passed}"
     else:
         passed += "; quantised, and without its source: not held to more"
-    return Parity(
-        passed=not fault,
-        reason=fault.reason if fault else passed,
-        stages=stages,
-        exact=exact,
-        source=weights is not None,
-        package=fault.package if fault else None,
-        function=fault.function if fault else None,
-        first=fault.first if fault else None,
-    )
+    found = vars(fault or _Fault(passed))
+    return Parity(not fault, stages=stages, exact=exact, source=weights is not None, **found)
 
 
 def _host_fault(bundle: Bundle) -> _Fault | None:
@@ -197,8 +186,8 @@ def _with_op(bundle: Bundle, again: Rebuild | None, golden: dict, fault: _Fault)
         return replace(
             fault, reason=f"{fault.reason}; its source, with --source, would tell the op"
         )
-    for package in fault.package.split():
-        if found := first_op(bundle, again, golden, package, [fault.function]):
+    for package in str(fault.package).split():
+        if found := first_op(bundle, again, golden, package, [str(fault.function)]):
             _, gap = found
             said = f"; first apart: {gap.op} {gap.name!r} of {package}, {percent(gap.error)}"
             return _Fault(fault.reason + said, package, fault.function, gap)

@@ -1,8 +1,5 @@
 """A report: all measurements of the default model and of a reader's packages on one machine.
 
-    report = gather(["bundle", "mine.mlpackage"], Settings())
-    write(report, Path("ane-book-report"))
-
 It is a JSON file with a schema, without anything personal, and an HTML page of the same.
 """
 

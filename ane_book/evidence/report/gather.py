@@ -47,12 +47,10 @@ MEASURED: dict[LevelName, Callable[[Bundle], Level]] = {
 class Settings:
     """Options of a report.
 
-    units: Core ML's compute units to time; () for all of this machine. Residency is measured if
-    the engine is among them. soak: its number of predictions. timeout: seconds for a child process.
-    experiments: the folder of the scripts, or None to leave them out.
+    soak: predictions in a row, for residency. timeout: seconds for a child process. experiments:
+    the folder of the scripts, or None to leave them out.
     """
 
-    units: tuple[str, ...] = ()
     soak: int = 500
     timeout: float = 1800.0
     experiments: Path | None = None
@@ -63,15 +61,7 @@ class Settings:
         if not machine.CAN_PREDICT:
             return [EXECUTOR]
         engine = ["CPU_AND_NE"] if machine.neural_engine()[0] else []
-        return [EXECUTOR, *(self.units or ["CPU_ONLY", "CPU_AND_GPU", *engine])]
-
-    @property
-    def engine(self) -> str | None:
-        """Why the engine is not measured; None if it is."""
-        left_out = bool(self.units) and not {"ALL", "CPU_AND_NE"} & {*self.units}
-        if left_out:
-            return f"only {', '.join(self.units)} were asked for"
-        return why_not()
+        return [EXECUTOR, "CPU_ONLY", "CPU_AND_GPU", *engine]
 
 
 def gather(
@@ -86,7 +76,7 @@ def gather(
         progress(f"subject {done + 1}", done, total)
         subjects.append(_subject(Path(path), settings))
     progress("experiments", total - 1, total)
-    found = experiments.run_all(settings.experiments, dry=settings.engine is not None)
+    found = experiments.run_all(settings.experiments, dry=why_not() is not None)
     progress("done", total, total)
     digest = hashlib.sha256()
     for root in (Path(__file__).parents[2], Path(mlprogram.__file__).parent):
@@ -115,7 +105,7 @@ def gather(
 
 def _subject(path: Path, settings: Settings) -> Subject:
     bundle = Bundle.open(path) if is_bundle(path) else None
-    laws, reason = laws_level(check(path)), settings.engine
+    laws, reason = laws_level(check(path)), why_not()
     # Before anything else has its programs compiled.
     speed = list[Speed]()
     for units in settings.timed if bundle else ():

@@ -36,16 +36,12 @@ def check(text: str) -> None:
 def _personal() -> Iterator[tuple[str, re.Pattern]]:
     """Yield (replacement, pattern) for everything personal."""
     yield "(a path)", PATH
-    for name in _names():
-        yield "(a name)", re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
-
-
-def _names() -> set[str]:
-    """The names of the host and the user, except for short and common ones."""
     names = set()
     with suppress(Exception):  # a user without a name, a machine without one
         names |= {getpass.getuser(), Path.home().name}
     with suppress(OSError):
         names |= {socket.gethostname(), socket.gethostname().split(".")[0]}
     plain = {"root", "user", "runner", "localhost", "home", "admin", "main", "mac", "macbook"}
-    return {name for name in names if len(name) > 3 and name.lower() not in plain}
+    for name in names:
+        if len(name) > 3 and name.lower() not in plain:
+            yield "(a name)", re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")

@@ -13,8 +13,6 @@ The layouts are those that the tools' own readers unpack; each file names them.
 from collections.abc import Callable
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.weights.quantised.bitsandbytes import bitsandbytes
-from ane_book.weights.quantised.mxfp4 import mxfp4
 from ane_book.weights.quantised.packed import awq, compressed_tensors, gptq
 from ane_book.weights.quantised.scaled import fp8
 from ane_book.weights.quantised.stored import ADVICE, FLOATS, Stored, WeightRule
@@ -26,14 +24,12 @@ __all__ = ["FORMS", "Stored", "WeightRule", "rules"]
 FORMS: dict[str, Callable[[Stored, dict], dict[str, WeightRule]]] = {
     "fp8": fp8,
     "compressed-tensors": compressed_tensors,
-    "mxfp4": mxfp4,
     "awq": awq,
     "gptq": gptq,
-    "bitsandbytes": bitsandbytes,
 }
 
 #: How names of tensors end that only a quantised checkpoint has.
-MARKS = (".qweight", ".weight_packed", ".SCB", ".absmax", "_blocks", "_scale_inv", ".weight_scale")
+MARKS = (".qweight", ".weight_packed", ".SCB", ".absmax", "_scale_inv", ".weight_scale")
 
 
 def rules(config: dict, stored: Stored) -> dict[str, WeightRule]:

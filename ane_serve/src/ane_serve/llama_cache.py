@@ -28,13 +28,8 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from ane_book.bundle.manifest import Manifest
 from ane_book.errors import InvalidInput
-from ane_book.runtime.prompt_cache import (
-    KeptLayer,
-    LayerCache,
-    PromptCache,
-    check,
-    kept_layers,
-)
+from ane_book.layout import Rows
+from ane_book.runtime.prompt_cache import KeptLayer, LayerCache, PromptCache, kept_layers
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 from mlprogram.files import telling, written_whole
@@ -47,7 +42,7 @@ PACKED = [-1, 1]  # how llama-server's tokens begin: no token, then the version 
 
 KVType = Literal["f32", "f16", "q8_0"]
 TYPES: dict[int, KVType] = {0: "f32", 1: "f16", 8: "q8_0"}
-FLOATS = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2")}
+FLOATS: dict[str, np.dtype] = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2")}
 
 
 class Form(NamedTuple):
@@ -113,8 +108,13 @@ def write_sequence(
         )
     if not 1 <= streams <= MOST_STREAMS:
         raise InvalidInput(f"streams={streams}: there are from 1 to {MOST_STREAMS}")
-    check(cache, manifest, cache.made_of)
     n, kept = cache.position, kept_layers(manifest)
+    expected = [{name: _shape(layer, name, n) for name in layer.places} for layer in kept]
+    found = [{name: array.shape for name, array in own.arrays.items()} for own in cache.layers]
+    if found != expected:
+        raise InvalidInput(f"the cache is not one of {manifest.name}, whose manifest this is")
+    if len(cache.tokens) != n or not n:
+        raise InvalidInput(f"a cache of {n} tokens that names {len(cache.tokens)}")
     layers = {layer.number: own for layer, own in zip(kept, cache.layers, strict=True)}
     parts = _parts(kept, form, n)
     with telling(path, "name another file"), written_whole(path) as unfinished:
@@ -162,6 +162,15 @@ def _form(manifest: Manifest) -> Form:
             f"has them; those of {', '.join(FORMS)} are"
         )
     return FORMS[name]
+
+
+def _shape(layer: KeptLayer, name: str, n: int) -> tuple[int, int, int]:
+    """(K, rows, D) of a layer's keys or values after n tokens."""
+    kind = layer.places[name][0].store.kind
+    assert isinstance(kind, Rows), "all layers of FORMS are attention"
+    order = layer.order("keys")
+    D = order.size if isinstance(order, np.ndarray) and order.size else kind.size
+    return kind.heads * kind.size // D, layer.rows(n), D
 
 
 def _parts(layers: Sequence[KeptLayer], form: Form, n: int) -> list[list[KeptLayer]]:
@@ -354,7 +363,7 @@ def _read_stream(
     arrays: dict[int, dict[str, np.ndarray]] = {layer.number: {} for layer in part}
     for name in ("keys", "values"):
         for layer in part:
-            shape, place = layer.shapes(n)[name], f"layer {layer.number}: {name}"
+            shape, place = _shape(layer, name, n), f"layer {layer.number}: {name}"
             flat = transposed == 1 and name == "values"
             rows = _read_rows(reader, shape, name, flat, place)[order]
             if not np.isfinite(rows).all():

@@ -78,6 +78,7 @@ class _Server(uvicorn.Server):
     ):
         super().__init__(config)
         self._jobs, self._path, self._grace, self._told = app.state.jobs, path, grace, told
+        self._busy: set[asyncio.StreamWriter] = set()  # of the socket
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._path is not None:
@@ -91,8 +92,8 @@ class _Server(uvicorn.Server):
             self._lines.close()
             self._path.unlink(missing_ok=True)
         await super().shutdown(sockets)
-        while self._path is not None and self._busy and not self.force_exit:
-            await asyncio.sleep(0.05)
+        while (self._jobs.running or self._busy) and not self.force_exit:
+            await asyncio.sleep(0.05)  # a job's cache is put away after its answer
 
     def handle_exit(self, sig: int, frame) -> None:
         self.force_exit = self.should_exit

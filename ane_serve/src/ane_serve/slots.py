@@ -175,6 +175,7 @@ class Slots:
                 self._forget(kept, disk=new.path is not None)
             self._kept.append(new)
             if new.bytes > self._limit:
+                self._tell("a cache was not kept", f"its {new.bytes:,} bytes exceed --cache-limit")
                 self._forget(new, disk=False)
             self._let_go()
 
@@ -242,7 +243,6 @@ class Slots:
         folder = self._folder / new.whose.folder
         path = folder / f"{new.whose.maker}-{sha256(data).hexdigest()}.safetensors"
         if len(data) > self._limit:
-            self._tell("a cache was not kept", f"{len(data):,} bytes are more than --cache-limit")
             return
         self._make_room(len(data), former)
         try:
@@ -289,7 +289,7 @@ def _read(path: Path, read: Callable[[Path], Each]) -> Each | None:
 
 
 def _is(kind: Callable[[int], bool], path: Path) -> bool:
-    """Whether a path is of this kind itself: no link, nor a pipe, for whose writer one would wait."""
+    """Whether a path is of this kind itself: no link, nor a pipe, which one would wait for."""
     return kind(path.lstat().st_mode)
 
 

@@ -6,7 +6,9 @@ import Foundation
 /// Not in the usage: for tests, which hold a session to Python's. A request is `{"prompt": text}`,
 /// `{"messages": [...]}` or `{"tokens": [...]}` with fields of `Options`, or `{"texts": [...]}` for
 /// vectors, or for spans. An answer has what `Answer` has, or `error`. Of a request `{"open": FOLDER}` the answer
-/// is whether that bundle, and its tokenizer, can be opened.
+/// is whether that bundle, and its tokenizer, can be opened; of `{"save": FILE, "form": F}` and
+/// `{"load": FILE}`, with `tokens` where it does not say them, and `{"rewind": N}`, how many tokens
+/// the session then holds.
 func answers(_ arguments: inout Arguments) async throws {
     let settings = try Settings(&arguments)
     let bundle = try settings.bundle()
@@ -40,6 +42,19 @@ func answers(_ arguments: inout Arguments) async throws {
                 try reply(["name": folder])
                 continue
             }
+            if let position = request.rewind {
+                try await session.rewind(to: position)
+                try reply(["position": position])
+                continue
+            }
+            if let file = request.save ?? request.load {
+                let url = URL(fileURLWithPath: file), form = request.form.flatMap(CacheForm.init) ?? .mlxSwift
+                if request.save == nil { try await session.loadCache(from: url, tokens: request.tokens) } else {
+                    try await session.saveCache(to: url, form: form)
+                }
+                try reply(["position": await session.position])
+                continue
+            }
             try reply(Reply(await session.respond(to: request.given, request.options)))
         } catch let error as AneBookError {
             try reply(["error": error.message])
@@ -52,7 +67,8 @@ private func reply(_ value: some Encodable) throws {
 }
 
 private struct Request: Decodable {
-    var open: String?, prompt: String?, messages: [Message]?, tokens: [Int32]?, texts: [String]?
+    var open: String?, save: String?, load: String?, form: String?, rewind: Int?
+    var prompt: String?, messages: [Message]?, tokens: [Int32]?, texts: [String]?
     var max_tokens: Int?, temperature: Double?, top_k: Int?, top_p: Double?, seed: UInt64?
     var system: String?, stop: [String]?, stop_repeat: Int?, reuse_cache: Bool?, lookup: Bool?
 

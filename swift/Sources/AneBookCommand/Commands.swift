@@ -37,6 +37,7 @@ struct Settings {
     var port: UInt16?
     var socket: String?
     var stdin = false
+    var cache: URL?
     var words: [String] = []
 
     init(_ arguments: inout Arguments) throws {
@@ -58,6 +59,7 @@ struct Settings {
             case "--units": units = try arguments.next("the value of --units")
             case "--port": port = try arguments.number(word)
             case "--stdin": stdin = true
+            case "--prompt-cache": cache = URL(fileURLWithPath: try arguments.next("the value of --prompt-cache"))
             case "--socket": socket = try arguments.next("the value of --socket")
             case _ where word.hasPrefix("--"):
                 throw AneBookError.invalidInput("no option \(word)\n\(usage)")
@@ -73,6 +75,17 @@ struct Settings {
     }
 
     func session() throws -> Session { try Session(bundle(), predictor: predictor()) }
+
+    /// Calls `body` with a session that goes on from the file of --prompt-cache, and writes it again
+    /// at the end.
+    mutating func withSession(_ body: (Session, Options) async throws -> Void) async throws {
+        let session = try session()
+        guard let cache else { return try await body(session, options) }
+        options.reuseCache = true
+        if FileManager.default.fileExists(atPath: cache.path) { try await session.loadCache(from: cache) }
+        try await body(session, options)
+        try await session.saveCache(to: cache)
+    }
 
     func predictor() throws -> any Predictor {
         if let executor { return ExecutorPredictor(command: executor) }
@@ -91,31 +104,35 @@ struct Settings {
 
 /// `anebook run BUNDLE PROMPT`: prints the answer as it comes, and its figures on standard error.
 func run(_ arguments: inout Arguments) async throws {
-    let settings = try Settings(&arguments)
+    var settings = try Settings(&arguments)
     guard settings.words.count == 2 else { throw AneBookError.invalidInput("give BUNDLE and PROMPT\n\(usage)") }
-    let session = try settings.session()
-    if settings.ids {
-        let ids = try settings.words[1].split(separator: ",").map { word in
+    let (prompt, isIds) = (settings.words[1], settings.ids)
+    try await settings.withSession { session, options in
+        guard isIds else {
+            try await write(session.stream(.text(prompt), options))
+            return
+        }
+        let ids = try prompt.split(separator: ",").map { word in
             guard let id = Int32(word) else { throw AneBookError.invalidInput("\(word) is no token id") }
             return id
         }
-        let answer = try await session.respond(to: .tokens(ids), settings.options)
+        let answer = try await session.respond(to: .tokens(ids), options)
         print(answer.tokens.map(String.init).joined(separator: ","))
-        return report(answer)
+        report(answer)
     }
-    try await write(session.stream(.text(settings.words[1]), settings.options))
 }
 
 /// `anebook chat BUNDLE`: a conversation on standard input, whose beginning stays in the cache.
 func chat(_ arguments: inout Arguments) async throws {
     var settings = try Settings(&arguments)
-    let session = try settings.session()
     var messages = settings.options.system.map { [Message(role: "system", content: $0)] } ?? []
     (settings.options.system, settings.options.reuseCache) = (nil, true)
-    while let line = readLine() {
-        messages.append(Message(role: "user", content: line))
-        let answer = try await write(session.stream(.messages(messages), settings.options))
-        messages.append(Message(role: "assistant", content: answer?.text ?? ""))
+    try await settings.withSession { session, options in
+        while let line = readLine() {
+            messages.append(Message(role: "user", content: line))
+            let answer = try await write(session.stream(.messages(messages), options))
+            messages.append(Message(role: "assistant", content: answer?.text ?? ""))
+        }
     }
 }
 

@@ -10,6 +10,8 @@ let usage = """
 
     options: --max-tokens N  --temperature T  --top-k K  --top-p P  --seed N  --system TEXT
              --stop TEXT  --stop-repeat N  --lookup
+             --prompt-cache FILE   of `run` and `chat`: go on from what it holds, if it is there,
+                              and write it again at the end
              --ids            PROMPT is token ids, separated by commas; so is the answer
              --executor CMD   run the programs by this command instead of Core ML,
                               such as "python3 -m mlprogram.pipe"

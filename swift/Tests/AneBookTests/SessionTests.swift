@@ -116,6 +116,29 @@ import Testing
         }
     }
 
+    /// A file is asked for at the answer's first call; the later ones wait a little until it was refused.
+    @Test func aCacheIsRefusedWhileAnAnswerIsUnderWay() async throws {
+        let bundle = try SmallBundle(), gate = Gate(), refused = DispatchSemaphore(value: 0)
+        let file = bundle.folder.appendingPathComponent("cache")
+        let session = try bundle.session(CountingPredictor { call in
+            if call == 1 { gate.pass() } else if call > 1, refused.wait(timeout: .now() + 0.2) == .success { refused.signal() }
+        })
+        async let answer = session.respond(to: .tokens([1]))
+        let asked = await withCheckedContinuation { asked in
+            gate.whenSomeoneComes {
+                asked.resume(returning: Task {
+                    defer { refused.signal() }
+                    var errors: [any Error] = []
+                    do { try await session.saveCache(to: file) } catch { errors.append(error) }
+                    do { try await session.loadCache(from: file) } catch { errors.append(error) }
+                    return errors.map { if case .sessionBusy = $0 as? AneBookError { true } else { false } }
+                })
+            }
+        }
+        #expect(await asked.value == [true, true])
+        #expect(try await answer.tokens.count == 15)
+    }
+
     /// Each program call in turn finds its task cancelled; the session is as good as before.
     @Test(arguments: 0..<12) func aTaskIsCancelledAtAnyCall(_ call: Int) async throws {
         let bundle = try SmallBundle()

@@ -110,7 +110,7 @@ public struct Bundle: Sendable {
         }
     }
 
-    private static func size(of file: URL) -> Int? {
+    static func size(of file: URL) -> Int? {
         let attributes = try? FileManager.default.attributesOfItem(atPath: file.path)
         guard attributes?[.type] as? FileAttributeType == .typeRegular else { return nil }
         return (attributes?[.size] as? NSNumber)?.intValue

@@ -22,6 +22,8 @@ public struct Manifest: Codable, Sendable {
     public let perLayer: TableEntry?
     public let context: Int
     public let host: Host
+    /// What each layer keeps; nil: an earlier version converted the bundle.
+    let keeping: [Layer]?
     /// Where tokens are in caches, masks and tables; nil: by rows.
     public let form: Layout?
     /// Slots for a LoRA adapter, which are not filled here; nil: the layers have none.
@@ -30,14 +32,22 @@ public struct Manifest: Codable, Sendable {
     public let tags: Tags?
     public let tokenizer: TokenizerEntry
     public let files: [String: Int]
+    /// For the record: the model, its weights, how it was converted, and its files.
+    let model: Model?, source: Source?, recipe: Recipe?, sha256: [String: String]?
     /// sha256 of all fields, and so of every file of the bundle, whose sha256 are among them.
     public let seal: String?
 
     enum CodingKeys: String, CodingKey {
         case format, name, task, packages, embedding, context, host, form, adapters, vectors, tags, tokenizer
-        case files, seal
-        case perLayer = "per_layer"
+        case files, seal, model, source, recipe, sha256
+        case perLayer = "per_layer", keeping = "layers"
     }
+
+    struct Model: Codable, Sendable { let architecture: String? }
+    struct Source: Codable, Sendable { let fingerprint: String }
+    struct Recipe: Codable, Sendable { let quant: String?, silu: String? }
+
+    var kept: [Layer] { keeping ?? [] }
 
     var layout: Layout { form ?? .rows }
 
@@ -111,6 +121,14 @@ public struct Part: Codable, Sendable {
     }
 }
 
+/// What a layer keeps from call to call, by name, and how it makes it.
+struct Layer: Codable, Sendable {
+    let stores: [String]
+    let rotary: String?, mask: String?
+    /// `transformers` has the rotated numbers 2i and 2i + 1 of its keys as a pair.
+    let neighbours: Bool?
+}
+
 /// A function of a package, as the package declares it.
 public struct FunctionSpec: Codable, Sendable, Equatable {
     /// T.
@@ -177,13 +195,15 @@ public struct Tags: Codable, Sendable {
 public struct TokenizerEntry: Codable, Sendable {
     /// The tokenizer in the form of `swift_tables.packed`; nil: it has none, or `refused` says why.
     public let packed: String?
+    /// The tokenizer as its library has it, which is not read here.
+    let file: String?
     /// The chat template in pieces; nil: the model has none, or `refused` says why.
     public let segments: ChatSegments?
     public let refused: [String: String]?
     public let endTokens: [Int32]
 
     enum CodingKeys: String, CodingKey {
-        case packed, segments, refused
+        case packed, file, segments, refused
         case endTokens = "eos_token_ids"
     }
 }

@@ -128,6 +128,9 @@ final class TokenCache {
         tokens.removeLast(tokens.count - shared)
     }
 
+    /// Holds these, of which the programs' caches were replaced.
+    func hold(_ other: [Int32]) { tokens = other }
+
     func clear(_ runner: ModelRunner) {
         tokens.removeAll(keepingCapacity: true)
         runner.clear()
@@ -136,6 +139,11 @@ final class TokenCache {
     /// Appends tokens, a chunk a call; a single one may be followed by guesses, which are not
     /// appended. Returns the outputs after the last token, and after each guess.
     func append(_ ids: [Int32], guesses: [Int32], _ runner: ModelRunner) throws -> [Output] {
+        if runner.step(tokens.count, tokens: 1).first < runner.floor {  // all of them run again
+            let held = tokens
+            clear(runner)
+            _ = try append(held, guesses: [], runner)
+        }
         let calls = runner.calls(position: tokens.count, tokens: ids.count, guesses: guesses.count)
         guard let first = calls.first?.first, let last = calls.last else { return [] }
         let base = tokens.count, all = tokens[first...] + ids + guesses  // `verify` repeats its block

@@ -10,9 +10,14 @@ final class ModelRunner {
     /// How often the layers were called, by the slots of the tier.
     private(set) var tiers: [Int: Int] = [:]
 
-    private let manifest: Manifest, widths: [String: Int], sorted: [Int]
+    /// A call begins with the first token, or not before this one: windows and tails lack what a
+    /// file left out.
+    var floor = 0
+
+    let manifest: Manifest, sorted: [Int], layers: [any Step]
+    private let widths: [String: Int]
     private let inputs: HostInputs
-    private let layers: [any Step], head: [any Step]
+    private let head: [any Step]
     private let values: Values
     private let givesTokens: Bool
 
@@ -43,6 +48,7 @@ final class ModelRunner {
     }
 
     func clear() {
+        floor = 0
         for step in layers { step.clear() }
     }
 

@@ -61,6 +61,16 @@ public struct Rotary: Codable, Sendable {
         }
     }
 
+    /// Whether YaRN turns by the same without two fields that mlx-lm does not read.
+    func isSameInMLX() throws -> Bool {
+        var read = scaling
+        (read.attentionFactor, read.truncate) = (nil, nil)
+        let theirs = Rotary(headDim: headDim, rotaryDim: rotaryDim, theta: theta, scaling: read, maxPosition: maxPosition,
+            attentionScale: attentionScale)
+        let pairs = zip(try frequencies(2) + [attentionFactor()], try theirs.frequencies(2) + [theirs.attentionFactor()])
+        return pairs.allSatisfy { abs($0 - $1) <= 1e-5 * abs($1) }
+    }
+
     /// Radians a position of each of the R / 2 pairs.
     private func frequencies(_ context: Int) throws -> [Double] {
         let R = Double(rotaryDim), count = rotaryDim / 2

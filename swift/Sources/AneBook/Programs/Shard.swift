@@ -9,6 +9,7 @@ final class Shard {
     private let caches: [String: Cache], layout: Layout
     private var slots: Int?  // of the tier that the cache is of; nil before a call
     private var state: (any ProgramState)?
+    let layers: Range<Int>
 
     /// A function in one tier, with the tensors of what the host keeps for it.
     private struct Function {
@@ -64,7 +65,25 @@ final class Shard {
         for (name, plain) in bundle.manifest.names where functions[name] == nil {
             functions[name] = functions[plain]
         }
-        (self.functions, self.caches, self.layout) = (functions, caches, layout)
+        (self.functions, self.caches, self.layout, layers) = (functions, caches, layout, part.span)
+    }
+
+    /// Hands `use` everything that is kept here, by name: caches of a tier's slots, and of tails the
+    /// columns of all tokens.
+    ///
+    /// new: the slots of a tier that is begun anew, with zeros, and keeps what `use` puts there.
+    func exchange(new: Int? = nil, _ use: (String, Tensor) throws -> Void) throws {
+        if new != nil { clear() }
+        guard let slots = new ?? slots, let function = functions.values.first(where: { $0.spec.slots == slots })
+        else { return }
+        for (name, input, _) in function.kept { try use(name, caches[name]?.tail ?? input) }
+        if new != nil { (self.slots, state) = (slots, function.spec.states.isEmpty ? nil : try function.loaded.makeState()) }
+        for (name, spec) in function.spec.states {
+            let tensor = Tensor(.half, spec.shape)
+            if new == nil { try state?.read(name, into: tensor) }
+            try use(name, tensor)
+            if new != nil { try state?.write(name, from: tensor) }
+        }
     }
 
     /// Empties the cache.

@@ -1,20 +1,21 @@
+import AneBook
 import Foundation
 
 /// Replays calls that Python wrote down (`swift_tables.recording`), with no program at all.
 ///
 /// Every call has to be the next one of the recording, with the same inputs to the bit: so a test
 /// holds a host to Python's without Core ML, and without Python.
-public final class RecordedPredictor: Predictor {
+final class RecordedPredictor: Predictor {
     private let calls: [Call], arrays: MappedFile
 
     /// Throws `invalidInput` where the folder is no recording.
-    public init(_ folder: URL) throws {
+    init(_ folder: URL) throws {
         arrays = try MappedFile(folder.appendingPathComponent("arrays.bin"))
         let lines = try MappedFile(folder.appendingPathComponent("calls.jsonl")).withBytes {
             $0.split(separator: 0x0A).map { Data($0) }
         }
         do { calls = try lines.map { try decode(Call.self, from: $0) } } catch {
-            throw AneBookError.invalidInput("\(folder.path)/calls.jsonl: \(error.reason)")
+            throw AneBookError.invalidInput("\(folder.path)/calls.jsonl: \(error)")
         }
         let places = calls.flatMap { [$0.inputs, $0.outputs].flatMap(\.values) }
         guard places.allSatisfy({ $0.start >= 0 && $0.bytes >= 0 && $0.start <= arrays.count - $0.bytes }) else {
@@ -22,7 +23,7 @@ public final class RecordedPredictor: Predictor {
         }
     }
 
-    public func open() throws -> any Programs { Replay(calls, arrays) }
+    func open() throws -> any Programs { Replay(calls, arrays) }
 
     struct Call: Codable, Sendable {
         struct Place: Codable, Sendable { let start: Int, bytes: Int }
