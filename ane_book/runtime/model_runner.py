@@ -91,7 +91,7 @@ class ModelRunner:
         self.block = manifest.functions.get("verify", 1)
         self.calls, self.tiers = Calls(), Counter(dict.fromkeys(manifest.tiers, 0))
         self._marks: Marks = {}
-        self._floor = 0  # a call begins at the first token, or not before this one
+        self._gap = range(0)  # no call begins at these tokens: rows before them are not there
         self._remembers = manifest.has_memory
         if steps is None:
             check_memory(manifest, kept_bytes(manifest, manifest.packages))
@@ -104,7 +104,7 @@ class ModelRunner:
 
     def clear(self) -> None:
         """Empty every package's cache."""
-        self._marks, self._floor = {}, 0
+        self._marks, self._gap = {}, range(0)
         for step in self._steps:
             step.clear()
 
@@ -118,7 +118,7 @@ class ModelRunner:
         whole: caches and tails have rows of all tokens; else a call that begins before `position`
         lacks some, and the tokens before it run again.
         """
-        self._marks, self._floor = {position: True}, 0 if whole else position
+        self._marks, self._gap = {position: True}, range(1, 1 if whole else position)
         steps = (step for step in self._steps if isinstance(step, ShardRunner))
         for step, own in zip(steps, kept, strict=True):
             step.write(own, position)
@@ -138,7 +138,7 @@ class ModelRunner:
         """
         end, width = position + tokens, self._widths.get("prefill")
         position = self._copied(position) if self._remembers else position
-        if self.step(position, 1).first < self._floor:
+        if self.step(position, 1).first in self._gap:
             position = 0
         while position < end:
             stop = min(position + (width or 0), end)
@@ -175,13 +175,16 @@ class ModelRunner:
 
         They go to slots `position` and after, in the smallest cache that has room for all T.
         """
-        self._floor = self._floor if position else 0
         function = self._tiered(function, position)
         values = self._inputs.of(function, ids, position)
-        several = self._inputs.tokens(function) > 1
-        self._marks = marks_after(self._marks, position, position + len(ids), several)
+        stop, several = position + len(ids), self._inputs.tokens(function) > 1
+        after = marks_after(self._marks, position, stop, several)
+        self._marks = {at: own for at, own in after.items() if at < stop}  # if interrupted
         for step in self._steps:
             step.run(function, values, len(ids))
+        self._marks = after
+        if position < self._gap.stop:  # what runs again from the first token on, so far
+            self._gap = range(stop + 1, self._gap.stop)
         return values["hidden"]
 
     def _tiered(self, function: str, position: int) -> str:

@@ -38,7 +38,7 @@ from ane_book.runtime.prompt_cache import (
 from mlprogram.files import check_file, telling, written_whole
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 FileForm = Literal["mlx", "mlx-swift"]
 
@@ -108,10 +108,14 @@ def write_cache(path: Path, cache: PromptCache, form: FileForm) -> None:
             tensors[name] = np.zeros(0, np.float32) if item is None else np.array(item, np.int32)
             scalars.append([name, "none" if item is None else "scalar"])
     parts = [given, kinds, scalars] if form == "mlx" else [numbers, given, kinds]
+    data, path = save(tensors, _flat(parts)), Path(os.path.realpath(path))  # of a link, its target
+    if path.exists() and not path.is_file():
+        raise InvalidInput(f"{path}: not a file; name another one")
     with telling(path, "name another file"), written_whole(path) as unfinished:
         unfinished.unlink(missing_ok=True)  # of a process that was killed, and had the same number
-        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        save_file(tensors, unfinished, _flat(parts))
+        new = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(new, "wb") as file:
+            file.write(data)
 
 
 def _stored(layer: LayerCache, n: int, form: FileForm) -> tuple[str, list, list[str]]:

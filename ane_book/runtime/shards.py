@@ -340,6 +340,7 @@ class MemoryCache:
             state.write_state(self._name, self._copies[at] if at else self._zeros)
         elif at not in self._copies and (call.shape.tokens > 1 or self._marks.get(at)):
             self._copies[at] = np.array(state.read_state(self._name))
+        self._now = -1  # an interrupted call leaves a state of no position
         return {}
 
     def accept(self, outputs: Arrays, call: CacheCall) -> None:

@@ -6,7 +6,7 @@ from ane_book.conversion.plan import plan
 from ane_book.layout import Recurrent
 from ane_book.models import find, read_config
 from ane_book.runtime import Session
-from ane_book.runtime.shards import Marks, marks_after
+from ane_book.runtime.shards import Marks, MemoryCache, marks_after
 from ane_families import delta
 from ane_families.delta import GatedDelta
 from mlprogram.package.reader import Package
@@ -131,6 +131,26 @@ def test_a_memory_counts_whatever_the_context(tiny_bundle):
     assert planned.kept_bytes(Recurrent) == 2 * np.prod(states["memory"].shape)
     assert planned.cache_bytes == 2 * np.prod(states["cache"].shape)
     assert "whatever the context" in dict(planned.rows())["memory"]
+
+
+@pytest.mark.parametrize(("position", "tokens"), [(20, 1), (20, 5), (18, 9), (3, 20)])
+def test_a_call_that_is_interrupted_leaves_no_half_of_it(
+    tiny_bundle, monkeypatch, position, tokens
+):
+    """Its program has changed the memory, of which nobody was told."""
+    session, ids = Session(tiny_bundle("qwen3_5_text")[1], "fp32", "mil"), prompt(30)
+    expected = session.logits(ids)[position:]
+    session.rewind(0)
+    session.prefill(ids[:20])
+    session.rewind(position)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(MemoryCache, "accept", interrupted)
+        session.prefill(ids[position : position + tokens])
+    np.testing.assert_allclose(session.logits(ids[position:]), expected, atol=1e-5)
 
 
 def test_copies_are_kept_where_several_tokens_began_or_ended():

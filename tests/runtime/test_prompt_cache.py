@@ -5,13 +5,14 @@ from dataclasses import replace
 import json
 import os
 import random
+import resource
 import signal
 import time
 
 from _adapters import write_adapter
 from _tiny import prompt
 from ane_book.bundle.manifest import Manifest
-from ane_book.errors import InvalidInput, SessionBusy
+from ane_book.errors import InvalidInput, OutOfSpace, SessionBusy
 from ane_book.host import Host
 from ane_book.rope import Rotary
 from ane_book.runtime import Session
@@ -62,6 +63,26 @@ def test_a_file_is_for_one_person_and_whole(session, file):
     assert "'gguf'" in refusal(session.save_cache, file, "gguf")
     assert file.read_bytes() == before
     assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_a_file_goes_where_a_link_leads_and_nowhere_but_to_a_file(session, file):
+    link, pipe = file.with_name("link"), file.with_name("pipe")
+    link.symlink_to(file)
+    file.write_bytes(b"")
+    session.save_cache(link)
+    assert link.is_symlink() and file.stat().st_size
+    os.mkfifo(pipe)
+    for place in (pipe, file.parent):
+        assert f"{place}: not a file" in refusal(session.save_cache, place)
+    assert pipe.is_fifo()
+    before, (_, most) = file.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))  # as a full disk
+    try:
+        with pytest.raises(OutOfSpace, match="No space left"):
+            session.save_cache(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert file.read_bytes() == before and len([*file.parent.iterdir()]) == 3
 
 
 def test_an_answer_that_runs_keeps_its_cache(session, file):
@@ -155,6 +176,27 @@ def test_a_manifest_that_contradicts_itself(session):
             Manifest.model_validate(fields | {"layers": layers})
     with pytest.raises(ValueError, match="2 layers"):
         Manifest.model_validate(fields | {"layers": fields["layers"][:2]})
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("calls", range(4))
+def test_what_runs_again_may_be_interrupted(calls, other, monkeypatch):
+    """A file has the last rows of windows alone: to go back, all tokens run again, later too."""
+    ids, step = prompt(50), other._runner._steps[-1]
+    other.reset()
+    expected = other.logits(ids)
+    other.rewind(40)
+    other.continue_from(other.prompt_cache())
+    other.rewind(30)
+    runs = iter([step.run] * calls)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(step, "run", lambda *given: next(runs, interrupted)(*given))
+        other.prefill(ids[30:])
+    found = other.logits(ids[other.position :])
+    np.testing.assert_allclose(found, expected[-len(found) :], atol=1e-5)
 
 
 # --- broken variants

@@ -128,6 +128,13 @@ class TestPolicy:
         assert slots.tokens == {"memory": 32, "disk": 16, "session": 32}
 
 
+def shaped(data: bytes, tokens: bytes) -> bytes:
+    """A file whose 32 tokens are said to have another type and shape."""
+    start, *rest = data[8:].partition(b'"I64","shape":[32]')
+    size = int.from_bytes(data[:8], "little") + len(tokens) - len(rest[0])
+    return size.to_bytes(8, "little") + start + tokens + rest[1]
+
+
 class TestDisk:
     def test_a_restart_loses_none(self, tmp_path):
         folder = tmp_path / "a" / "kept"
@@ -177,7 +184,9 @@ class TestDisk:
         lambda path, data: path.write_bytes(b"\xff" * 8 + data[8:]),
         lambda path, data: path.write_bytes(data.replace(b'"tokens"', b'"tokenz"')),
         lambda path, data: path.write_bytes(data.replace(b'"I64"', b'"F16"')),
-    ], ids=["empty", "other", "cut", "longer", "bit", "length", "name", "type"])  # fmt: skip
+        lambda path, data: path.write_bytes(shaped(data, b'"I64","shape":[4,8]')),
+        lambda path, data: path.write_bytes(shaped(data, b'"BF16","shape":[128]')),
+    ], ids=["empty", "other", "cut", "longer", "bit", "length", "name", "type", "shape", "bfloat"])  # fmt: skip
     @pytest.mark.parametrize("started", [False, True])
     def test_a_damaged_file_is_dropped_with_a_line(self, tmp_path, caplog, damage, started):
         folder = tmp_path / "kept"
@@ -207,6 +216,19 @@ class TestDisk:
         assert [path.name for path in files(folder) if path.suffix != ".safetensors"] == [
             "notes.txt"
         ]
+
+    @pytest.mark.parametrize("put", [
+        os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to(path),
+    ], ids=["pipe", "folder", "device", "loop"])  # fmt: skip
+    def test_what_is_no_file_is_left_alone(self, tmp_path, put):
+        """Nor does a pipe hold up the server, which begins with a folder's files."""
+        filled(tmp_path / "kept").close()
+        path = files(tmp_path)[0]
+        path.unlink()
+        put(path)
+        (path.parent / "a.part").mkdir()
+        assert len(has(Slots(0, 10_000, tmp_path / "kept"))) == 5 and path.lstat()
 
     @pytest.mark.parametrize("full", [True, False])
     def test_a_disk_that_takes_nothing_is_said_once(self, tmp_path, caplog, full):

@@ -65,6 +65,10 @@ def unpacked(data: bytes) -> Arrays:
 
 
 def tokens_of(path: Path) -> np.ndarray:
-    """The tokens (n,) of a file, of which nothing else is read; raises SafetensorError."""
+    """The tokens (n,) of a file, of which nothing else is read; raises SafetensorError, or
+    ValueError for what is no list of whole numbers."""
     with safe_open(path, "np") as file:
+        kept = file.get_slice(TOKENS)
+        if kept.get_dtype() != "I64" or len(kept.get_shape()) != 1:
+            raise ValueError(f"its tokens are {kept.get_dtype()} {kept.get_shape()}")
         return file.get_tensor(TOKENS)

@@ -20,6 +20,7 @@ import logging
 import os
 from pathlib import Path
 import re
+import stat
 from threading import RLock
 from typing import NamedTuple, TypeVar
 from weakref import finalize
@@ -213,8 +214,9 @@ class Slots:
 
     def _found(self, folder: Path) -> Iterator[_Kept]:
         """Yield what the folder has, the least recently used first."""
-        own = [each for each in folder.iterdir() if FOLDER.fullmatch(each.name) and each.is_dir()]
-        files = [path for each in own for path in each.iterdir()]
+        own = [each for each in folder.iterdir() if FOLDER.fullmatch(each.name)]
+        files = [path for each in own if _is(stat.S_ISDIR, each) for path in each.iterdir()]
+        files = [path for path in files if _is(stat.S_ISREG, path)]
         for path in sorted(files, key=lambda path: path.lstat().st_mtime_ns):
             if path.name.endswith(PART):  # a server was killed while it wrote
                 path.unlink()
@@ -284,6 +286,11 @@ def _read(path: Path, read: Callable[[Path], Each]) -> Each | None:
         with suppress(OSError):
             path.unlink()
         return None
+
+
+def _is(kind: Callable[[int], bool], path: Path) -> bool:
+    """Whether a path is of this kind itself: no link, nor a pipe, which one would wait for."""
+    return kind(path.lstat().st_mode)
 
 
 def _whole(path: Path) -> Arrays:

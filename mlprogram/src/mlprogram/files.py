@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 import shutil
 import stat
+from threading import get_ident
 
 from mlprogram.errors import InvalidInput, InvalidWeights, OutOfSpace, refuse_pointer
 
@@ -17,10 +18,11 @@ def written_whole(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; the file replaces `path` at the end of the block.
 
     If the block raises, `path` is unchanged and the temporary file is removed. Its name contains
-    the process id, so that two processes may write the same file. The content is synced to disk
-    before the file is renamed, so that after a power failure there is the old file or the new one.
+    the ids of process and thread, so that several may write the same file. The content is synced to
+    disk before the file is renamed, so that after a power failure there is the old file or the new
+    one.
     """
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.{get_ident()}.part")
     try:
         yield unfinished
         with unfinished.open("rb+") as file:
