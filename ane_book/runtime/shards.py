@@ -326,6 +326,7 @@ class MemoryCache:
 
     _marks: Marks
     _copies: dict[int, np.ndarray]
+    _now: int  # the position of the state; -1: of none
 
     def __init__(self, store: Store, dtype: np.dtype, states: StateCache):
         self._name, self._in_state, self._states = store.name, store.is_state, states
@@ -340,7 +341,7 @@ class MemoryCache:
             state.write_state(self._name, self._copies[at] if at else self._zeros)
         elif at not in self._copies and (call.shape.tokens > 1 or self._marks.get(at)):
             self._copies[at] = np.array(state.read_state(self._name))
-        self._now = -1  # an interrupted call leaves a state of no position
+        self._now = -1  # where an interrupted call leaves it
         return {}
 
     def accept(self, outputs: Arrays, call: CacheCall) -> None:
