@@ -1,8 +1,7 @@
 """Run the packages of a bundle in order, each with what it keeps from call to call, each kind by
 its own rule: `StateCache`, `HostCache`, `TailCache`, `MemoryCache`. Before a call `inputs` gives
 what it takes of each; after it `accept` takes what is for each out of its outputs; `clear` forgets
-everything. `read` gives what is kept of the tokens before a call, and `write` replaces it: rows of
-caches, columns of a tail, a memory.
+everything. `read` gives what is kept of the tokens before a call, and `write` replaces it.
 
 In a bundle with tiers, a cache has the slots of the tier that was called last; when a function of
 another tier is called, the rows so far are copied into a cache of that one.
