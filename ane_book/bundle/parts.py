@@ -3,7 +3,8 @@
 Names, descriptions and the docstrings of records go into `research/manifest.schema.json`.
 """
 
-from typing import Annotated, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from ane_book.host import check_labels
 from ane_book.layout import CallShape, Layout, Store, kept_under
@@ -114,7 +115,8 @@ class Layer(Record):
     memory_scale: Factor = Field(1.0, description="Its memory is that of `transformers` times this")
 
 
-class StoreEntry(NamedTuple):
+@dataclass(frozen=True)
+class StoreEntry:
     """Where something that a layer keeps is: `name`, entry `index` of a store of a package."""
 
     layer: int

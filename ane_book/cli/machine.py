@@ -33,7 +33,7 @@ def cache_command(
     everything: Annotated[bool, typer.Option("--all", help="Delete all.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List what is kept in the cache, the last used first, or delete some.
+    """List what is kept in the cache, last used first, or delete it.
 
     Bundles; compiled: what Core ML makes of packages, on a Mac; lowered: blocks of models, ready
     for the next conversion.

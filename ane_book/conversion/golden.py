@@ -41,9 +41,8 @@ def loaded(make: Callable[[], Made], weights: dict[str, Tensor]) -> Made:
 class GoldenPass:
     """Runs the golden tokens through the layers of one conversion.
 
-    folder: the unfinished bundle.
-
-    read(name) gives a tensor under its `transformers` name, float32, with the values of fp16.
+    folder: the unfinished bundle. read(name) gives a tensor under its `transformers` name, float32,
+    with the values of fp16.
     """
 
     def __init__(

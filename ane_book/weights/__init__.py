@@ -27,6 +27,13 @@ __all__ = [
     "read_json",
 ]  # fmt: skip
 
+#: What a folder without weights may be, by what it holds.
+OTHERS = {
+    "Data/com.apple.CoreML": "a package, which holds a program; `mlprogram run {}` runs it",
+    "main.mlirb": "an asset of Core AI, which holds a program; `ane-book check {}` looks at it",
+    "manifest.json": "a bundle, which is converted already; `ane-book run {} PROMPT` runs it",
+}
+
 
 def open_source(path: str | Path) -> WeightSource:
     """Open and check the weights at a path; the kind of file decides which source reads them.
@@ -57,12 +64,14 @@ def _open(path: Path) -> WeightSource:
         if (path / "config.json").exists():
             return SafetensorsSource(path)
         ggufs = sorted(path.glob("*.gguf"))
+        for other, what in OTHERS.items():
+            if (path / other).exists():
+                raise WeightsNotFound(f"{path}: {what.format(path)}")
         if len(ggufs) != 1:
             found = f"{len(ggufs)} .gguf files; name one of them" if ggufs else "none of these"
             raise WeightsNotFound(
                 f"{path}: a folder of weights holds config.json with *.safetensors, one .gguf "
-                f"file, or genai_config.json with .onnx; this one has {found}; `ane-book inspect "
-                f"{path}` shows what a bundle or a package holds"
+                f"file, or genai_config.json with .onnx; this one has {found}"
             )
         path = ggufs[0]
     if path.suffix == ".safetensors":

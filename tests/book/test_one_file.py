@@ -17,7 +17,7 @@ import warnings
 
 from ane_book.evidence import original
 from ane_book.weights import open_source
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
@@ -116,6 +116,7 @@ def reference(source):
 @example("a  5 \n7\t٣ x")  # white space before digits
 @settings(max_examples=200, deadline=None)
 def test_any_text_has_the_tokens_of_the_tokenizers_library(tokenizer, reference, text):
+    assume("<|" not in text)  # Hypothesis tries strings of our code too; here a marker is text
     ids = tokenizer.encode(text)
     assert ids == reference.encode(text, add_special_tokens=False).ids
     assert tokenizer.decode(ids) == reference.decode(ids, skip_special_tokens=False)

@@ -205,7 +205,7 @@ DRAWS = 20_000
 class Silent:
     """In place of a `TextStream`: tokens without text."""
 
-    stopped = False
+    stopped, stop = False, None
 
     def add(self, token: int) -> str:
         return ""

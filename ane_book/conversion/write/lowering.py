@@ -1,7 +1,4 @@
-"""Lower one torch module to MIL operations, with its parameters left open for any layer's weights.
-
-It takes the usual path: `torch.jit.trace`, then `ct.convert`.
-"""
+"""Lower one torch module to MIL operations, with its parameters left open for any weights."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,8 +48,6 @@ def lower(
 
     What was lowered before is found in the cache (`ane_book.conversion.write.kept`), without
     coremltools, whose import alone takes seconds: other bits or another limit change no block.
-
-    Other parameters stand in for the module's own, which may be on torch's device "meta".
     """
     module.eval().requires_grad_(False)  # or the trace keeps every intermediate for a gradient
     own = dict(module.named_parameters(remove_duplicate=False))
@@ -78,8 +73,8 @@ def lower(
 
 
 def _stand_ins(module: nn.Module) -> dict[str, Tensor]:
-    """Random values for a module's parameters, for each of the names of one that has several; a
-    large one has one value for each row in memory.
+    """Random values for a module's parameters, which may be on torch's device "meta", for each of
+    the names of one that has several; a large one has one value for each row in memory.
 
     They are distinct, since passes fold special values, such as a norm of ones, and since weights
     are matched by their bytes. With a value for each weight a block of 100 million would take
