@@ -56,6 +56,8 @@ def prefill_command(
     if adapter is not None:
         session.use(adapter)
     ids = session.encode(sys.stdin.read() if prompt == "-" else prompt, **sampling)
+    if len(ids) == 1:
+        raise InvalidInput("the prompt has one token, which is left to read; give a longer one")
     session.prefill(ids[:-1])
     if llama is None:
         session.save_cache(out, form)

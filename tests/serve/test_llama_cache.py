@@ -258,6 +258,13 @@ def test_refusals_of_writing(session, tmp_path):
     with pytest.raises(InvalidInput, match="name another file"):
         write_sequence(own, tmp_path / "none" / "a.bin", manifest)
     assert file.read_bytes() == b"before" and [*tmp_path.iterdir()] == [file]
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InvalidInput, match="pipe: not a file"):
+        write_sequence(own, pipe, manifest)
+    link.symlink_to(file)
+    write_sequence(own, link, manifest)
+    assert pipe.is_fifo() and link.is_symlink() and read_sequence(file, manifest).tokens
 
 
 # --- llama.cpp itself

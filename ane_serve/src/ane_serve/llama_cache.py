@@ -117,6 +117,9 @@ def write_sequence(
         raise InvalidInput(f"a cache of {n} tokens that names {len(cache.tokens)}")
     layers = {layer.number: own for layer, own in zip(kept, cache.layers, strict=True)}
     parts = _parts(kept, form, n)
+    path = Path(os.path.realpath(path))  # what a link stands for
+    if path.exists() and not path.is_file():
+        raise InvalidInput(f"{path}: not a file; name another one")
     with telling(path, "name another file"), written_whole(path) as unfinished:
         unfinished.touch(0o600)  # it says what was read
         with unfinished.open("wb") as file:
