@@ -186,14 +186,9 @@ class TestDisk:
         lambda path, data: path.write_bytes(data.replace(b'"I64"', b'"F16"')),
         lambda path, data: path.write_bytes(shaped(data, b'"I64","shape":[4,8]')),
         lambda path, data: path.write_bytes(shaped(data, b'"BF16","shape":[128]')),
-<<<<<<< HEAD
     ], ids=[
         "empty", "other", "cut", "longer", "bit", "length", "name", "type", "shape", "bfloat",
     ])  # fmt: skip
-=======
-    ], ids=["empty", "other", "cut", "longer", "bit", "length", "name", "type", "shape",
-            "half"])  # fmt: skip
->>>>>>> attack
     @pytest.mark.parametrize("started", [False, True])
     def test_a_damaged_file_is_dropped_with_a_line(self, tmp_path, caplog, damage, started):
         folder = tmp_path / "kept"
