@@ -92,7 +92,7 @@ def check_form(manifest: Manifest, form: str) -> None:
 def write_cache(path: Path, cache: PromptCache, form: FileForm) -> None:
     """Write a cache to a file of mode 600, whole or not at all; raises InvalidInput for a place
     that cannot be written to, or OutOfSpace."""
-    said = {"messages": cache.messages} if cache.messages else {}
+    said = {"messages": _texts(cache.messages)} if cache.messages else {}
     record = json.dumps({"tokens": cache.tokens, "made_of": cache.made_of, **said})
     given = {"model": cache.made_of["model"], "tokenizer_config": "{}", "ane_book": record}
     stored = (_stored(own, cache.position, form) for own in cache.layers)
@@ -114,6 +114,14 @@ def write_cache(path: Path, cache: PromptCache, form: FileForm) -> None:
         new = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(new, "wb") as file:
             file.write(data)
+
+
+def _texts(messages: list) -> list[dict[str, str]]:
+    """Messages as they are kept; raises InvalidInput."""
+    try:
+        return [{name: "" + own[name] for name in ("role", "content")} for own in messages]
+    except (TypeError, KeyError):
+        raise InvalidInput('a message has two texts: {"role": ..., "content": ...}') from None
 
 
 def _stored(layer: LayerCache, n: int, form: FileForm) -> tuple[str, list, list[str]]:
@@ -193,6 +201,9 @@ class _File:
             self._file = safe_open(path, "pt")  # numpy has no bfloat16
         except (InvalidWeights, SafetensorError, OSError) as error:
             reason = str(error).removeprefix(f"{path}: ")
+            is_open = path.is_file() and os.access(path, os.R_OK)
+            if is_open and np.fromfile(path, "<u4", 1).tolist() == [0x67677371]:
+                reason = "it is llama.cpp's, and ane_serve.llama_cache.read_sequence reads it"
             raise InvalidInput(f"not a prompt cache, or cut short: {reason}") from None
         self._metadata, self.left = self._file.metadata() or {}, {*self._file.keys()}
         self._new = self._metadata.get("2.0") == ""
@@ -202,10 +213,9 @@ class _File:
         text = self._metadata.get("0.ane_book" if self._new else "1.ane_book", "{}")
         try:
             record = json.loads(text)
-            said = [(own["role"], own["content"]) for own in record.get("messages", [])]
-            messages = [{"role": "" + role, "content": "" + text} for role, text in said]
+            messages = _texts(record.get("messages", []))
             return [*record.get("tokens", [])], {**record.get("made_of", {})}, messages
-        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             raise InvalidInput("its metadata 'ane_book' is damaged") from None
 
     def kinds(self) -> list[str]:

@@ -406,6 +406,23 @@ def test_a_file_by_others_needs_its_tokens(other, file, tmp_path):
     assert other.position == N
 
 
+def test_messages_are_kept(session, other, file):
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "\u00e9\n"}]
+    assert other.load_cache(file) == []
+    for form in ("mlx", "mlx-swift"):
+        session.save_cache(file, form, said)
+        assert other.load_cache(file) == said
+    before = file.read_bytes()
+    for wrong in ({"role": "user", "content": ["Hi"]}, {"role": "user"}):
+        assert "two texts" in refusal(session.save_cache, file, "mlx", [wrong])
+    assert file.read_bytes() == before
+
+
+def test_llama_cpps_own_is_named(other, file):
+    file.write_bytes((0x67677371).to_bytes(4, "little") + bytes(60))
+    assert "llama_cache.read_sequence" in refusal(other.load_cache, file)
+
+
 def test_longer_than_the_context(tiny_bundle, file):
     short = Session(tiny_bundle("gemma3_text", **RECIPE | {"context": 16})[1], "fp32", "mil")
     assert "of 21 tokens, and the context is 16" in refusal(short.load_cache, file)
