@@ -11,7 +11,6 @@ from ane_book.layout import PER_LAYER, ROWS, Tail
 if TYPE_CHECKING:
     from ane_book.bundle.manifest import Manifest
 
-
 Shapes = dict[str, tuple[int, ...]]
 
 

@@ -103,7 +103,7 @@ def run(
     session = load(model, "text-generation", precision, backend, force, **recipe)
     if adapter is not None:
         session.use(adapter)
-    with kept_in(session, prompt_cache) as how:
+    with kept_in(session, prompt_cache, prompt, sampling) as how:
         if as_json:
             show(lambda: asdict(session.generate(prompt, **sampling, **how)), str, as_json)
             return

@@ -3,17 +3,19 @@
 Answers go to stdout, everything else to stderr, so that answers can be piped.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from pathlib import Path
 import sys
 from typing import TYPE_CHECKING
 
 from ane_book.cli import options
 from ane_book.cli.load import load
-from ane_book.cli.prefill import PromptCacheFile, kept_in
+from ane_book.cli.prefill import PromptCacheFile, opened
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.errors import InvalidInput, PromptTooLong, printable
+from ane_book.text.chat import as_messages
 from mlprogram.cli.options import Precision
+from mlprogram.terminal import typed_lines
 
 if TYPE_CHECKING:
     from ane_book.runtime import Result, Session
@@ -40,8 +42,7 @@ def chat_command(
     session = load(model, "text-generation", precision, backend, force, **recipe)
     if adapter is not None:
         session.use(adapter)
-    with kept_in(session, prompt_cache):
-        Conversation(session, sampling, draft).run()
+    Conversation(session, sampling, draft).run_from(prompt_cache)
 
 
 class Conversation:
@@ -56,6 +57,22 @@ class Conversation:
             session.encode("Hello", effort=effort)  # refused now, not at every line
         self.messages: list[dict[str, str]] = []
         self.last: Result | None = None
+        self.held = 0  # tokens, after the last answer
+
+    def run_from(self, file: Path | None) -> None:
+        """Go on with the conversation of a file, if it exists, and write it, after errors too."""
+        if (found := opened(self.session, file)) is not None:
+            if found[:1] and found[0]["role"] == "system":
+                self.sampling.setdefault("system", found.pop(0)["content"])
+            self.messages, self.held = found, self.session.position
+            self._tell(f"goes on after {len(found)} messages, {self.held:,} tokens: {file}")
+        try:
+            self.run()
+        finally:  # up to the end of the last answer
+            self.session.rewind(min(self.held, self.session.position))
+            if file is not None and self.session.position and self.messages:
+                said = as_messages(self.messages, self.sampling.get("system"))
+                self.session.save_cache(file, messages=said)
 
     def run(self) -> None:
         """Answer line by line until a command or the end of input ends the conversation."""
@@ -91,6 +108,7 @@ class Conversation:
         self.last = stream.result
         if said or not stopped:  # stopped before its first word, it is as if never asked
             self.messages += [question, {"role": "assistant", "content": said}]
+            self.held = self.session.position
 
     def command(self, line: str) -> bool:
         """Run a line that begins with /; returns False if it ends the conversation."""
@@ -103,8 +121,6 @@ class Conversation:
             )
         COMMANDS[word][1](self, rest.strip())
         return True
-
-    # --- commands
 
     def help(self, _: str) -> None:
         rows = {name: text for name, (text, _) in COMMANDS.items()}
@@ -125,7 +141,8 @@ class Conversation:
 
     def stats(self, _: str) -> None:
         held = f"{self.session.position} of {self.session.context} tokens held"
-        self._tell(f"{_answers(self.messages)}, {held}")
+        count = sum(message["role"] == "assistant" for message in self.messages)
+        self._tell(f"{count} answer{'s' * (count != 1)}, {held}")
         if self.last:
             self._tell(f"the last one: {statistics(self.last)}")
 
@@ -141,32 +158,3 @@ COMMANDS: dict[str, tuple[str, Callable[[Conversation, str], None]]] = {
     "/stats": ("tokens and speed so far", Conversation.stats),
 }
 ENDS = ("/quit", "/exit")
-
-
-def _answers(messages: list[dict[str, str]]) -> str:
-    count = sum(message["role"] == "assistant" for message in messages)
-    return f"{count} answer" + "s" * (count != 1)
-
-
-def typed_lines() -> Iterator[str]:
-    """Yield non-blank lines from stdin; on a terminal with a prompt, where Ctrl-C clears a line."""
-    interactive = sys.stdin.isatty()
-    prompt = "> " if interactive and sys.stdout.isatty() else ""
-    with suppress(ImportError):  # Windows' console edits lines by itself
-        import readline  # noqa: F401  (`input` has arrow keys with it)
-    while True:
-        if interactive and not prompt:  # stdout is a file, which gets answers alone
-            print("> ", end="", file=sys.stderr, flush=True)
-        try:
-            line = input(prompt).strip()
-        except EOFError:
-            if interactive:
-                print(file=sys.stderr)
-            return
-        except KeyboardInterrupt:
-            if not interactive:
-                raise
-            print("^C", file=sys.stderr)  # as a shell marks such a line
-            continue
-        if line:
-            yield line

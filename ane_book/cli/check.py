@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ane_book.evidence.parity import Parity
     from mlprogram.ane.laws import LawReport
 
-
 Calibrate = Annotated[
     str | None,
     typer.Option(

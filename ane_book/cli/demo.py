@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ane_book.runtime import Session
     from rich.console import Console
 
-
 PROMPTS = (
     "What is the capital of France?",
     "What is the capital of Italy?",

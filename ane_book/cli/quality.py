@@ -13,7 +13,6 @@ import typer
 if TYPE_CHECKING:
     from ane_book.bundle.evidence import Level
 
-
 UNMEASURED = 3  # the exit code if it cannot be measured
 
 #: The columns of the report, and how they are written.

@@ -25,7 +25,6 @@ import typer
 if TYPE_CHECKING:
     from ane_book.runtime.tags import Span, Tagger
 
-
 CHUNK = 1 << 16  # bytes to read at once
 
 Show = Callable[[str, "Span | None"], str]

@@ -8,7 +8,6 @@ from ane_book.errors import printable
 if TYPE_CHECKING:
     from ane_book.runtime import Result
 
-
 #: The fields of `Recipe` and `Sampling` that the answering commands take as options.
 RECIPE = ("kv", "context", "tiers", "quant", "verify", "lora_slots")
 SAMPLING = (

@@ -27,7 +27,6 @@ from pydantic import Field, model_validator
 if TYPE_CHECKING:
     from torch import nn
 
-
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 
 #: Parameters of a block -> the modules of `transformers` that are stacked in each.

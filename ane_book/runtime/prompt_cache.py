@@ -37,13 +37,14 @@ class PromptCache:
 
     tokens: their ids; [] where a file does not say. position: n. layers: those that keep something,
     in order. made_of: the model's name, and fingerprints of its weights, tokenizer, recipe, adapter
-    and precision; {} of a file by others.
+    and precision; {} of a file by others. messages: the conversation that a file was saved with.
     """
 
     tokens: list[int]
     position: int
     layers: list[LayerCache]
     made_of: dict[str, str] = field(default_factory=dict)
+    messages: list[dict[str, str]] = field(default_factory=list)
 
 
 def made_of(manifest: Manifest, dtype: np.dtype, adapter: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ whose items have names such as "0.model" and "2.7.1":
     ArraysCache      a tail (1, W, R), a memory (1, H, Dv, Dk); in Swift a MambaCache
 
 mlx-lm up to 0.31 wrote the second form with other integers; it is read. The user's metadata has
-`ane_book`, as JSON: the tokens, and what the cache is made of.
+`ane_book`, as JSON: the tokens, what the cache is made of, and the messages, if there are any.
 
 References: mlx_lm/models/cache.py; mlx-swift-lm, KVCache.swift.
 """
@@ -89,13 +89,11 @@ def check_form(manifest: Manifest, form: str) -> None:
             )
 
 
-# --- writing
-
-
 def write_cache(path: Path, cache: PromptCache, form: FileForm) -> None:
     """Write a cache to a file of mode 600, whole or not at all; raises InvalidInput for a place
     that cannot be written to, or OutOfSpace."""
-    record = json.dumps({"tokens": cache.tokens, "made_of": cache.made_of})
+    said = {"messages": _texts(cache.messages)} if cache.messages else {}
+    record = json.dumps({"tokens": cache.tokens, "made_of": cache.made_of, **said})
     given = {"model": cache.made_of["model"], "tokenizer_config": "{}", "ane_book": record}
     stored = (_stored(own, cache.position, form) for own in cache.layers)
     kinds, states, numbers = zip(*stored, strict=True)
@@ -116,6 +114,14 @@ def write_cache(path: Path, cache: PromptCache, form: FileForm) -> None:
         new = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(new, "wb") as file:
             file.write(data)
+
+
+def _texts(messages: list) -> list[dict[str, str]]:
+    """Messages as they are kept; raises InvalidInput."""
+    try:
+        return [{name: "" + own[name] for name in ("role", "content")} for own in messages]
+    except (TypeError, KeyError):
+        raise InvalidInput('a message has two texts: {"role": ..., "content": ...}') from None
 
 
 def _stored(layer: LayerCache, n: int, form: FileForm) -> tuple[str, list, list[str]]:
@@ -145,9 +151,6 @@ def _flat(item: Any, name: str = "") -> dict[str, Any]:
     return found
 
 
-# --- reading
-
-
 def read_cache(
     path: Path, manifest: Manifest, made: dict[str, str], tokens: list[int] | None = None
 ) -> PromptCache:
@@ -156,7 +159,7 @@ def read_cache(
     tokens: what the cache holds, for a file that does not say. Raises InvalidInput.
     """
     file = _File(path)
-    known, made_of = file.record()
+    known, made_of, messages = file.record()
     if made_of:
         check_made(made_of, made)
     else:
@@ -164,11 +167,14 @@ def read_cache(
     if tokens and known and tokens != known:
         raise InvalidInput("the cache is of other tokens than those that are given")
     tokens = known or tokens or []
-    if not 0 < len(tokens) <= manifest.context:
+    if not tokens:
         raise InvalidInput(
-            f"the cache is said to be of {len(tokens)} tokens, and the context is "
-            f"{manifest.context}; what a file does not say, give as tokens=[...]"
+            "it does not say which tokens it holds, as mlx-lm's own files do not; open it in "
+            "Python: session.load_cache(file, tokens=[...])"
         )
+    if len(tokens) > manifest.context:
+        what = f"the cache is of {len(tokens)} tokens"
+        raise InvalidInput(f"{what}, and the context is {manifest.context}")
     kinds, layers, found = file.kinds(), kept_layers(manifest), []
     if len(kinds) != len(layers):
         raise InvalidInput(f"{len(kinds)} layers have a cache, and here {len(layers)} keep one")
@@ -183,7 +189,7 @@ def read_cache(
         found.append(LayerCache(arrays, layer.window))
     if file.left:
         raise InvalidInput(f"the tensor {min(file.left)!r:.80} is of no layer")
-    return PromptCache(tokens, len(tokens), found, made_of)
+    return PromptCache(tokens, len(tokens), found, made_of, messages)
 
 
 class _File:
@@ -195,16 +201,20 @@ class _File:
             self._file = safe_open(path, "pt")  # numpy has no bfloat16
         except (InvalidWeights, SafetensorError, OSError) as error:
             reason = str(error).removeprefix(f"{path}: ")
+            is_open = path.is_file() and os.access(path, os.R_OK)
+            if is_open and np.fromfile(path, "<u4", 1).tolist() == [0x67677371]:
+                reason = "it is llama.cpp's, and ane_serve.llama_cache.read_sequence reads it"
             raise InvalidInput(f"not a prompt cache, or cut short: {reason}") from None
         self._metadata, self.left = self._file.metadata() or {}, {*self._file.keys()}
         self._new = self._metadata.get("2.0") == ""
 
-    def record(self) -> tuple[list[int], dict[str, str]]:
-        """The tokens, and what the cache is made of, as far as the file says."""
+    def record(self) -> tuple[list[int], dict[str, str], list[dict[str, str]]]:
+        """The tokens, what the cache is made of, and messages, as far as the file says."""
         text = self._metadata.get("0.ane_book" if self._new else "1.ane_book", "{}")
         try:
             record = json.loads(text)
-            return [*record.get("tokens", [])], {**record.get("made_of", {})}
+            messages = _texts(record.get("messages", []))
+            return [*record.get("tokens", [])], {**record.get("made_of", {})}, messages
         except (ValueError, TypeError, AttributeError, RecursionError):
             raise InvalidInput("its metadata 'ane_book' is damaged") from None
 
@@ -231,6 +241,8 @@ class _File:
             texts = [self._metadata.get(f"0.{i}.{j}", "") for j in range(5)]
             numbers = [int(text) for text in texts if text.isdecimal() and len(text) < 10]
             keep, offset, end = (numbers[0], *numbers[-2:]) if len(numbers) > 3 else (0, 0, -1)
+        if 0 < offset != n:
+            raise InvalidInput(f"the file holds {offset} tokens, and {n} were given")
         is_ring = offset > end
         newest, behind = min(rows, end), (R - end if is_ring else 0)
         fits = offset == n >= end and not others and not (is_ring and (keep or n < R))

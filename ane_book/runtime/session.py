@@ -10,6 +10,7 @@ Letters: T tokens of a call, S slots of the cache (the context), V vocabulary.
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -42,7 +43,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
-
 
 TokenIds = Sequence[int] | np.ndarray  # (n,), of whole numbers
 
@@ -86,8 +86,6 @@ class Session(BundleText):
         self._tokens: list[int] = []  # what the cache holds
         self._adapter = "none"  # the fingerprint of the one in use
         self._cache = Lock()  # held by the call that changes these
-
-    # Tokens and logits: what chapters, tests and benchmarks take apart.
 
     @property
     def context(self) -> int:
@@ -144,9 +142,9 @@ class Session(BundleText):
             return collect(self.bundle.manifest, kept, self._tokens, made)
 
     def continue_from(self, cache: PromptCache) -> None:
-        """Hold what another session of the same model held, in place of what this one does.
-
-        Raises InvalidInput for a cache of another one, before anything changes.
+        """Hold what another session of the same model held; then generate(prompt, reuse_cache=True)
+        reads only what the cache lacks; without reuse_cache all is read again. Raises InvalidInput
+        for a cache of another model, before anything changes.
         """
         n = cache.position
         with alone(self._cache):
@@ -156,27 +154,31 @@ class Session(BundleText):
             self._runner.write(kept, n, whole=not cut)
             self._tokens += cache.tokens
 
-    def save_cache(self, path: str | Path, form: FileForm = "mlx") -> None:
+    def save_cache(self, path: str | Path, form: FileForm = "mlx", messages: Sequence = ()) -> None:
         """Write what the session holds to a file that its user alone can read, whole or not at all.
 
-        form: "mlx" for mlx-lm from 0.32 on, which takes files named `x.safetensors`, or "mlx-swift"
-        for mlx-swift-lm. Raises as `prompt_cache`, InvalidInput for a model that those do not
-        compute in the same way or a place that cannot be written to, and OutOfSpace.
+        form: "mlx" for mlx-lm from 0.32 on, or "mlx-swift" for mlx-swift-lm; both open only names
+        such as `x.safetensors`. messages: what `load_cache` returns. Raises as `prompt_cache`,
+        InvalidInput for a model that those compute in another way or a place that cannot be written
+        to, and OutOfSpace.
         """
         check_form(self.bundle.manifest, form)
-        write_cache(Path(path), self.prompt_cache(), form)
+        write_cache(Path(path), replace(self.prompt_cache(), messages=[*messages]), form)
 
-    def load_cache(self, path: str | Path, tokens: TokenIds | None = None) -> None:
-        """Go on from a file that `save_cache`, mlx-lm or mlx-swift-lm wrote.
+    def load_cache(self, path: str | Path, tokens: TokenIds | None = None) -> Messages:
+        """Hold what a file by `save_cache`, mlx-lm or mlx-swift-lm holds, for generate(prompt,
+        reuse_cache=True), as in `continue_from`; returns the messages that it was saved with.
 
-        tokens: what it holds, for a file that does not say. Raises InvalidInput for a file that is
-        damaged or of another model.
+        tokens: for a file that does not say them. Raises InvalidInput for one that is damaged or of
+        another model.
         """
         given = None if tokens is None else self._valid(tokens)
         try:
-            self.continue_from(read_cache(Path(path), self.bundle.manifest, self._made_of, given))
+            cache = read_cache(Path(path), self.bundle.manifest, self._made_of, given)
+            self.continue_from(cache)
         except InvalidInput as error:
             raise InvalidInput(f"{path}: {error}") from None
+        return cache.messages
 
     @property
     def _made_of(self) -> dict[str, str]:
@@ -255,10 +257,8 @@ class Session(BundleText):
     def _too_long(self, what: str) -> PromptTooLong:
         return PromptTooLong(
             f"{what} the context of {self.context} tokens; shorten it, or convert with a longer "
-            "context (--context)"
+            "context (`ane-book convert --context`)"
         )
-
-    # Text: what readers use.
 
     def generate(
         self,

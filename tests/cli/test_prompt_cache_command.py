@@ -6,6 +6,7 @@ from pathlib import Path
 import sys
 
 from _command import ane_book, refused
+from ane_book.cli.chat import Conversation
 from ane_book.runtime import Session
 import pytest
 
@@ -65,22 +66,68 @@ def test_a_conversation_is_kept(chatty, tmp_path):
     assert not (tmp_path / "none").exists()  # nothing was said
 
 
+def test_a_conversation_goes_on_the_next_day(chatty, tmp_path):
+    file, talk = tmp_path / "cache.safetensors", ("chat", chatty, *EXACT)
+    brief = ("--system", "be brief")
+    whole = ane_book(*talk, *brief, input="Hi\nYou\nAnd\n").stdout
+    days = ((brief, "Hi\n"), ((), ""), ((), "You\nAnd\n"))
+    done = [ane_book(*talk, *given, "--prompt-cache", file, input=lines) for given, lines in days]
+    assert "".join(each.stdout for each in done) == whole
+    assert ane_book(*talk, input="You\nAnd\n").stdout not in whole  # the past matters
+    one = session(chatty)
+    messages = one.load_cache(file)
+    assert [own["content"] for own in messages][:2] == ["be brief", "Hi"]
+    told = [each.stderr.splitlines()[0] if each.stderr else "" for each in done]
+    assert "goes on" not in told[0] and told[1] == told[2]
+    assert told[1].startswith("goes on after 2 messages, ") and told[1].endswith(f": {file}")
+
+
+def test_an_answer_that_breaks_off_is_not_kept(chatty, tmp_path, monkeypatch):
+    file, one = tmp_path / "cache.safetensors", session(chatty)
+    monkeypatch.setattr("ane_book.cli.chat.typed_lines", lambda: iter(["Hi", "You"]))
+
+    def shown(text):
+        if len(talk.messages) == 2:
+            raise MemoryError
+        return text
+
+    monkeypatch.setattr("ane_book.cli.chat.shown", shown)
+    talk = Conversation(one, {"max_tokens": 6})
+    with pytest.raises(MemoryError):
+        talk.run_from(file)
+    other = session(chatty)
+    assert other.load_cache(file) == talk.messages and len(talk.messages) == 2
+    assert other.position == talk.held
+
+
 @pytest.mark.parametrize("form", ["mlx", "mlx-swift"])
 def test_a_prompt_is_read_for_others(chatty, tmp_path, form):
-    file = tmp_path / "a file"
+    file = tmp_path / "a file.safetensors"
     words = ("--out", file, "--form", form, "--precision", "fp32", "--system", "be brief")
     done = ane_book("prefill", chatty, "-", *words, input="Hello")
     assert done.returncode == 0, done.stderr
     one = session(chatty)
     ids = one.encode("Hello", "be brief")
     read, size, goes_on = done.stdout.splitlines()
-    assert read == f"{len(ids) - 1} tokens read; the last of the prompt, {ids[-1]}, is left to read"
+    left = f"the last one is left to whoever writes: token id {ids[-1]}"
+    assert read == f"{len(ids) - 1} tokens read; {left}"
     assert size == f"{file.stat().st_size:,} bytes: {file}"
     assert f"--prompt-cache '{file}'" in goes_on and form.removesuffix("-swift") in goes_on
     one.load_cache(file)
     assert one._tokens == ids[:-1]
     asked = ("run", chatty, "Hello", "--system", "be brief", *EXACT)
-    assert ane_book(*asked, "--prompt-cache", file).stdout == ane_book(*asked).stdout
+    done = ane_book(*asked, "--prompt-cache", file)
+    assert done.stdout == ane_book(*asked).stdout
+    assert f"{len(ids) - 1} of {len(ids)} tokens came from {file}" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "says"), [
+    ("x.bin", "mlx-lm opens only names that end in .safetensors"),
+    ("no/x.safetensors", "there is no folder"),
+])  # fmt: skip
+def test_a_place_that_cannot_be_is_refused_before_the_prompt_is_read(chatty, tmp_path, name, says):
+    said = refused("prefill", chatty, "Hello" * 999, "--out", tmp_path / name)
+    assert says in said and str(tmp_path / name) in said
 
 
 def test_llama_cpps_form_takes_ane_serve(chatty, tmp_path, monkeypatch):

@@ -322,6 +322,13 @@ def other_tokens(d: Damaged) -> None:
     )
 
 
+def other_messages(d: Damaged) -> None:
+    d.record["messages"] = d.draw.choice(
+        [5, "1", {"role": "user"}, [["user", "Hi"]], [{"role": "user"}],
+         [{"role": "user", "content": d.draw.choice([None, 1, ["Hi"], {}])}]]
+    )  # fmt: skip
+
+
 def other_layers(d: Damaged) -> None:
     if d.draw.random() < 0.5:
         del d.metadata["1.2"]
@@ -351,6 +358,7 @@ DAMAGES = {
     "one more": lambda d: d.header.update(x={"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}),
     "not finite": not_finite,
     "tokens": other_tokens,
+    "messages": other_messages,
     "made of": lambda d: d.record["made_of"].update(
         {d.draw.choice(["weights", "tokenizer", "recipe", "adapter", "precision"]): "other"}
     ),
@@ -392,10 +400,27 @@ def test_a_file_by_others_needs_its_tokens(other, file, tmp_path):
     assert "other tokens" in refusal(other.load_cache, file, IDS[1:])
     d.record = {}
     path.write_bytes(d.bytes())
-    assert "give as tokens=[...]" in refusal(other.load_cache, path)
-    assert "of 21 tokens; 5 rows of 5 tokens" in refusal(other.load_cache, path, IDS[:5])
+    assert "session.load_cache(file, tokens=[...])" in refusal(other.load_cache, path)
+    assert "holds 21 tokens, and 5 were given" in refusal(other.load_cache, path, IDS[:5])
     other.load_cache(path, IDS[:N])
     assert other.position == N
+
+
+def test_messages_are_kept(session, other, file):
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "\u00e9\n"}]
+    assert other.load_cache(file) == []
+    for form in ("mlx", "mlx-swift"):
+        session.save_cache(file, form, said)
+        assert other.load_cache(file) == said
+    before = file.read_bytes()
+    for wrong in ({"role": "user", "content": ["Hi"]}, {"role": "user"}):
+        assert "two texts" in refusal(session.save_cache, file, "mlx", [wrong])
+    assert file.read_bytes() == before
+
+
+def test_llama_cpps_own_is_named(other, file):
+    file.write_bytes((0x67677371).to_bytes(4, "little") + bytes(60))
+    assert "llama_cache.read_sequence" in refusal(other.load_cache, file)
 
 
 def test_longer_than_the_context(tiny_bundle, file):

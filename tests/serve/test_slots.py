@@ -294,6 +294,7 @@ class TestFolder:
         ("--cache-dir FILE", "FILE: File exists; give another folder (--cache-dir)"),
         ("--cache-dir FILE/in", "Not a directory; give another folder (--cache-dir)"),
         ("--slots 4 --cache-limit much", "'much' is not a size"),
+        ("--cache-limit 1GB", "--cache-limit limits what --slots or --cache-dir keep"),
         ("--slots 4 --stdin", "--slots and --cache-dir go with neither --stdin nor --cluster"),
         ("--cache-dir NEW --cluster local:2", "--slots and --cache-dir go with neither"),
     ])  # fmt: skip

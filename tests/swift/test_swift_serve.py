@@ -116,7 +116,7 @@ class TestTheSameAsPython:
         assert found.status_code == expected.status_code
         (told,), (says,) = (each.json().values() for each in (found, expected))
         if says["code"] == "context_length_exceeded":  # Python names its option to convert
-            says["message"] = says["message"].replace(" (--context)", "")
+            says["message"] = says["message"].replace(" (`ane-book convert --context`)", "")
         assert told == says
 
     @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from mlprogram.ane.claims import find
 if TYPE_CHECKING:
     from ane_book.conversion.plan import Plan
 
-
 #: Bytes of weights in one program.
 PROGRAM = find("program-250mb")
 #: Bytes of one weight file, from below.

@@ -20,7 +20,6 @@ import numpy as np
 if TYPE_CHECKING:
     from torch import nn
 
-
 Shape = tuple[int, ...]
 Task = Literal["text-generation", "embedding", "token-classification"]
 

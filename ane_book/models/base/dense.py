@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ane_book.models.base.layers import Attention
     from torch import nn
 
-
 #: GGUF's names of tensors -> those of `transformers`: outside of the layers, and in a layer.
 OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 NAMES = {

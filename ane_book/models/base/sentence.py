@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 if TYPE_CHECKING:
     from torch import nn
 
-
 Length = Annotated[int, Field(gt=0, le=1 << 14)]  # a mask has its square
 LONGEST = 2048  # tokens of a text, where nobody asks for more
 

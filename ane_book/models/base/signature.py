@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ane_book.models.base.experts import Experts
     import numpy as np
 
-
 SHARED = "shared_"  # before a cache's name: its new rows, which layers without their own take
 ORDER = Rows, Tail, Recurrent  # in which a package has what its layers keep
 

@@ -7,7 +7,8 @@ shell says of `cat`.
 Everything else is imported inside, so that Ctrl-C is quiet from the first moment.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 import gc
 import io
 import json
@@ -56,6 +57,30 @@ def show(facts: Callable[[], object], text: Callable[[], str], as_json: bool) ->
         print(json.dumps(_plain(facts()), indent=2, allow_nan=False))
     else:
         print(printable(text()))
+
+
+def typed_lines() -> Iterator[str]:
+    """Yield non-blank lines from stdin; on a terminal with a prompt, where Ctrl-C clears a line."""
+    interactive = sys.stdin.isatty()
+    prompt = "> " if interactive and sys.stdout.isatty() else ""
+    with suppress(ImportError):  # Windows' console edits lines by itself
+        import readline  # noqa: F401  (`input` has arrow keys with it)
+    while True:
+        if interactive and not prompt:  # stdout is a file, which gets answers alone
+            print("> ", end="", file=sys.stderr, flush=True)
+        try:
+            line = input(prompt).strip()
+        except EOFError:
+            if interactive:
+                print(file=sys.stderr)
+            return
+        except KeyboardInterrupt:
+            if not interactive:
+                raise
+            print("^C", file=sys.stderr)  # as a shell marks such a line
+            continue
+        if line:
+            yield line
 
 
 def _plain(value: object) -> object:

@@ -75,7 +75,8 @@ CacheDir = Annotated[
     ),
 ]
 CacheLimit = Annotated[
-    str, typer.Option(help="Most bytes of these caches in memory, and most on disk.")
+    str | None,
+    typer.Option(help="Most bytes of these caches in memory, and most on disk.  [default: 2GB]"),
 ]
 Queue = Annotated[int, typer.Option(min=0, help="Most requests that wait.")]
 Seconds = Annotated[
@@ -102,7 +103,7 @@ def serve(
     memory: Memory = None,
     slots: Slots = 0,
     cache_dir: CacheDir = None,
-    cache_limit: CacheLimit = "2GB",
+    cache_limit: CacheLimit = None,
     queue: Queue = 64,
     timeout: Seconds = 600.0,
     cluster: Cluster = None,
@@ -215,13 +216,15 @@ def _folders(adapters: list[str], alone: bool) -> dict[str, Path]:
     return folders
 
 
-def _caches(slots: int, folder: Path | None, limit: str, alone: bool) -> "Caches | None":
+def _caches(slots: int, folder: Path | None, limit: str | None, alone: bool) -> "Caches | None":
     """The caches of conversations, if they are to be kept; alone: as of `_folders`."""
     from ane_serve.slots import Slots as Caches
     from mlprogram.machine import parse_bytes
 
-    most = parse_bytes(limit)
+    most = parse_bytes(limit or "2GB")
     if not slots and folder is None:
+        if limit is not None:
+            raise InvalidInput("--cache-limit limits what --slots or --cache-dir keep; give one")
         return None
     if alone:
         raise InvalidInput(
