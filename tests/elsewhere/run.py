@@ -40,6 +40,7 @@ NOT_REQUIRED = {  # by ane-book: a module, and how the first cell of a notebook 
     **{name: name for name in ("bs4", "jupytext", "myst_nb", "sphinx", "transformers")},
     "ane_families": "ane-families",
     "ane_serve": "ane-serve",
+    "mlx_lm": "mlx-lm",
 }
 LEFT = shutil.ignore_patterns("__pycache__", "*.egg-info")
 EXECUTE = """
