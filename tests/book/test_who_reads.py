@@ -127,7 +127,7 @@ def test_speeds_are_the_sources():
     assert says("prefill-gpu", "iPhone 17 Pro", "4.0 s (671 tokens/s)", "5.2 s (514)")
     assert says("decode-gpu", "iPhone 17 Pro", "26.3 and 18.0 after 666", "11.6 and 14.6")
     assert says("decode-gpu", "iPhone 17 Pro", "3.2 and 4.0 GB")
-    assert f"about {3.2 + 4.0:.0f} GB together" in SECTION
+    assert f"some {3.2 + 4.0:.0f} GB: each alone took 3.2 and 4.0 GB" in SECTION
     assert says("decode-gpu", "M4 Max", "180.7", "531.1")
     assert says("energy-gpu", "M4 Max", "0.48 J", "0.24 J by MLX")
     assert says("decode-phone", "Qwen3.5-2B 27.9 and 61.2", "both on iOS 26.4.2")
@@ -149,8 +149,6 @@ def test_a_copy_in_memory_pays_sooner():
     assert M5_PRO.saved() < 0  # never, however fast
     assert f"({M4.breaks_even(50):.0f}, if the copy is 50 times as fast)" in SECTION
     assert PHONE.fixed == 0 and 2 * PHONE.token / 50e9 < PHONE.saved()
-    most = [each.prompt * each.saved() for each in (M4, PHONE)]
-    assert "{:.1f} s on the M4 and {:.1f} s on the phone".format(*most) in SECTION
 
 
 def test_where_the_engine_reads_more_slowly_no_length_helps():
