@@ -225,7 +225,7 @@ class TestWholeOrNotAtAll:
         said = "holds another conversion, of .* with context=32, not 64; choose"
         with pytest.raises(InvalidInput, match=said):
             ane_book.convert(str(folder), **arguments | {"context": 64})
-        with pytest.raises(WeightsNotFound, match="a bundle, which is converted already; `ane-book run"):
+        with pytest.raises(WeightsNotFound, match="a bundle, which is converted already"):
             ane_book.convert(str(first.path))
         forced = ane_book.convert(str(folder), **arguments | {"context": 64}, force=True)
         assert forced.recipe.context == 64
