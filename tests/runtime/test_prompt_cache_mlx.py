@@ -58,7 +58,13 @@ def continued(session: Session, token: int) -> tuple[list[int], np.ndarray]:
     return answer[1:], np.array(logits)
 
 
-CASES = long_but(product(FAMILIES, FORMS, (1, 63, 64, 65, 500)), *QUICK)
+#: One of each kind of what layers keep in all ways, the other families in one.
+KINDS = ("llama", "gemma3_text", "lfm2", "qwen3_5_text")
+WAYS = [
+    *product(KINDS, FORMS, (1, 63, 64, 65, 500)),
+    *product([own for own in FAMILIES if own not in KINDS], ["host, packages"], (65, 500)),
+]
+CASES = long_but(dict.fromkeys([*WAYS, *QUICK]), *QUICK)
 
 
 @pytest.mark.parametrize("family, form, n", CASES)
