@@ -8,7 +8,7 @@ import json
 from typing import Annotated, Any, Literal
 
 from ane_book.options import Real, Whole
-from ane_serve.api.closed import Closed, check_depth
+from ane_serve.api.closed import Closed, asking
 from ane_serve.api.refusal import Refusal
 from ane_serve.api.requests import Chat, refuse_invalid
 from ane_serve.api.tools import MOST_TOOLS, Name
@@ -218,16 +218,11 @@ class CountTokens(Closed):
     @classmethod
     def _asked(cls, given: dict) -> dict:
         """Drop fields that ask for nothing; raises Refusal for what is not served."""
-        check_depth(given)
-        for name, neutral in UNSERVED.items():
-            if given.get(name) is not None and given[name] not in neutral:
-                message = f"{name} is not served here; leave it out"
-                raise Refusal(400, message, code="unsupported_parameter", param=name)
-        if not _drops_thoughts_alone(given.get("context_management")):
+        asked = asking(given, UNSERVED, HEEDLESS)
+        if not _drops_thoughts_alone(asked.pop("context_management", None)):
             message = "context_management is served for edits of clear_thinking alone"
             raise Refusal(400, message, code="unsupported_value", param="context_management")
-        aside = {*UNSERVED, *HEEDLESS, "context_management"}
-        return {k: v for k, v in given.items() if k not in aside and v is not None}
+        return asked
 
     @property
     def lenient(self) -> bool:

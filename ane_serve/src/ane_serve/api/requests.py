@@ -9,7 +9,7 @@ import re
 from typing import Annotated, Any, Literal, cast
 
 from ane_book.options import Effort, Real, Whole
-from ane_serve.api.closed import Closed, check_depth
+from ane_serve.api.closed import Closed, asking
 from ane_serve.api.refusal import Refusal
 from ane_serve.api.tools import (
     MOST_TOOLS,
@@ -84,13 +84,7 @@ class _Request(Closed):
     @classmethod
     def _asked(cls, given: dict) -> dict:
         """Drop fields that ask for nothing; raises Refusal for what is not served."""
-        check_depth(given)
-        for name, neutral in UNSERVED.items():
-            if given.get(name) is not None and not any(_same(given[name], v) for v in neutral):
-                message = f"{name} is not served here; leave it out"
-                raise Refusal(400, message, code="unsupported_parameter", param=name)
-        aside = {*UNSERVED, *HEEDLESS}
-        return {k: v for k, v in given.items() if k not in aside and v is not None}
+        return asking(given, UNSERVED, HEEDLESS, _same)
 
 
 def _same(a: Any, b: Any) -> bool:

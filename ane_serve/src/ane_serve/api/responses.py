@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from ane_book.options import Effort, Real, Whole
 from ane_serve.api.answers import ChatShape, event
-from ane_serve.api.closed import Closed, check_depth
+from ane_serve.api.closed import Closed, asking
 from ane_serve.api.refusal import Refusal
 from ane_serve.api.requests import HEEDLESS, Chat, refuse_invalid
 from ane_serve.generation import CallPiece, Finished, TextPiece
@@ -62,13 +62,7 @@ class Responses(Closed):
 
     @classmethod
     def _asked(cls, given: dict) -> dict:
-        check_depth(given)
-        for name, neutral in UNSERVED.items():
-            if given.get(name) is not None and given[name] not in neutral:
-                message = f"{name} is not served here; leave it out"
-                raise Refusal(400, message, code="unsupported_parameter", param=name)
-        aside = {*UNSERVED, *HEEDLESS}
-        return {k: v for k, v in given.items() if k not in aside and v is not None}
+        return asking(given, UNSERVED, HEEDLESS)
 
     def chat(self) -> Chat:
         """The request of a chat; raises Refusal."""
