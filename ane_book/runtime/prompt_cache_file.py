@@ -35,7 +35,7 @@ from ane_book.runtime.prompt_cache import (
     check_made,
     kept_layers,
 )
-from mlprogram.files import check_file, telling, written_whole
+from mlprogram.files import check_file, private_file
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -106,14 +106,9 @@ def write_cache(path: Path, cache: PromptCache, form: FileForm) -> None:
             tensors[name] = np.zeros(0, np.float32) if item is None else np.array(item, np.int32)
             scalars.append([name, "none" if item is None else "scalar"])
     parts = [given, kinds, scalars] if form == "mlx" else [numbers, given, kinds]
-    data, path = save(tensors, _flat(parts)), Path(os.path.realpath(path))  # of a link, its target
-    if path.exists() and not path.is_file():
-        raise InvalidInput(f"{path}: not a file; name another one")
-    with telling(path, "name another file"), written_whole(path) as unfinished:
-        unfinished.unlink(missing_ok=True)  # of a process that was killed, and had the same number
-        new = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(new, "wb") as file:
-            file.write(data)
+    data = save(tensors, _flat(parts))
+    with private_file(path) as file:
+        file.write(data)
 
 
 def _texts(messages: list) -> list[dict[str, str]]:

@@ -32,7 +32,7 @@ from ane_book.layout import Rows
 from ane_book.runtime.prompt_cache import KeptLayer, LayerCache, PromptCache, kept_layers
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
-from mlprogram.files import telling, written_whole
+from mlprogram.files import private_file, telling
 import numpy as np
 
 MAGIC, VERSION = 0x67677371, 3
@@ -117,19 +117,14 @@ def write_sequence(
         raise InvalidInput(f"a cache of {n} tokens that names {len(cache.tokens)}")
     layers = {layer.number: own for layer, own in zip(kept, cache.layers, strict=True)}
     parts = _parts(kept, form, n)
-    path = Path(os.path.realpath(path))  # what a link stands for
-    if path.exists() and not path.is_file():
-        raise InvalidInput(f"{path}: not a file; name another one")
-    with telling(path, "name another file"), written_whole(path) as unfinished:
-        unfinished.touch(0o600)  # it says what was read
-        with unfinished.open("wb") as file:
-            _write(file, "<u4", MAGIC, VERSION, n)
-            _write(file, "<i4", *cache.tokens)
-            for part in parts:
-                _write(file, "<u4", streams)
-                own = {layer.number: layers[layer.number] for layer in part}
-                _write_stream(file, own, n, form, kv_type, v_transposed)
-                _write(file, "<u4", *[0] * (streams - 1))
+    with private_file(path) as file:  # it says what was read
+        _write(file, "<u4", MAGIC, VERSION, n)
+        _write(file, "<i4", *cache.tokens)
+        for part in parts:
+            _write(file, "<u4", streams)
+            own = {layer.number: layers[layer.number] for layer in part}
+            _write_stream(file, own, n, form, kv_type, v_transposed)
+            _write(file, "<u4", *[0] * (streams - 1))
 
 
 def read_sequence(path: str | Path, manifest: Manifest) -> PromptCache:

@@ -9,6 +9,7 @@ from pathlib import Path
 import shutil
 import stat
 from threading import get_ident
+from typing import BinaryIO
 
 from mlprogram.errors import InvalidInput, InvalidWeights, OutOfSpace, refuse_pointer
 
@@ -104,6 +105,23 @@ def telling(place: Path, instead: str = "name another folder") -> Iterator[None]
             raise
         reason = error.strerror or error
         raise InvalidInput(f"{where}: {reason}; {instead}") from None
+
+
+@contextmanager
+def private_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file to write that its user alone can read; of a link, the target is replaced.
+
+    As `written_whole`, whole or not at all. Raises InvalidInput for a place that is no file or
+    cannot be written to, and OutOfSpace.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        raise InvalidInput(f"{path}: not a file; name another one")
+    with telling(path, "name another file"), written_whole(path) as unfinished:
+        unfinished.unlink(missing_ok=True)  # of a process that was killed, and had the same number
+        new = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(new, "wb") as file:
+            yield file
 
 
 def is_full(error: OSError | RuntimeError) -> bool:
