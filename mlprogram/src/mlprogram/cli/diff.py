@@ -62,6 +62,7 @@ def diff_command(
     channels: Channels = None,
     trust_source: Trust = False,
     backend: Backend = None,
+    why: options.Why = False,
     seed: options.InputSeed = 0,
     as_json: options.AsJson = False,
 ) -> None:
@@ -92,6 +93,6 @@ def diff_command(
     else:
         from mlprogram.compare.packages import compare_packages
 
-        found = compare_packages(a, b, function, inputs, precision, limit, seed)
+        found = compare_packages(a, b, function, inputs, precision, limit, seed, why)
     show(lambda: found.facts, lambda: found.text, as_json)
     raise typer.Exit(0 if found.equal else 1)

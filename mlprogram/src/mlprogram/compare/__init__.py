@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 import inspect
 
+from mlprogram.arithmetic import depends, rows
 from mlprogram.compare.gap import Gap, compare_value, percent
 from mlprogram.errors import InvalidInput
 from mlprogram.package.function import Operation
@@ -45,6 +46,8 @@ class Difference:
     compared: int  # values that both have
     values: int  # values that A has
     notes: list[str]  # what could not be matched, and what was done about it
+    #: What the programs touch of `arithmetic.toml`, by the row's id: names of ops, A's first.
+    arithmetic: Mapping[str, list[str]] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
@@ -68,7 +71,18 @@ class Difference:
         verdict = f"outputs {verdict}"
         if OUTPUTS_ALONE in self.notes:
             verdict += "; nothing before them was compared"
-        return "\n\n".join([*parts, verdict])
+        parts.append(verdict)
+        if self.arithmetic and not self.equal:
+            parts.append("\n".join(self.arithmetic_lines()))
+        return "\n\n".join(parts)
+
+    def arithmetic_lines(self, why: bool = False) -> list[str]:
+        """A line for each row of `arithmetic.toml` that the programs touch. why: with sources."""
+        lines = []
+        for name, ops in self.arithmetic.items():
+            lines.append(rows()[name].line(ops))
+            lines += [f"  {source}" for source in rows()[name].sources()] if why else []
+        return lines
 
 
 def _story(gap: Gap) -> str:
@@ -117,7 +131,13 @@ def diff(
             gaps[name] = gap
     if lost := [name for name in outputs if name not in gaps]:
         raise InvalidInput(f"outputs {', '.join(lost)} are no op's result on one side")
-    return Difference(tolerance, first, list(gaps.values()), compared, len(ours.names), notes)
+    touched = {**_touched(b), **_touched(a)}
+    found = list(gaps.values())
+    return Difference(tolerance, first, found, compared, len(ours.names), notes, touched)
+
+
+def _touched(side: object) -> dict[str, list[str]]:
+    return depends(side) if isinstance(side, MLProgram) else {}
 
 
 # --- the two sides --------------------------------------------------------------------------------

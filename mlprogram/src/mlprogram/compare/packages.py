@@ -28,8 +28,12 @@ def compare_packages(
     precision: str = "fp16",
     tolerance: float = TOLERANCE,
     seed: int = 0,
+    why: bool = False,
 ) -> Comparison:
-    """`diff` of two packages in one precision, or of one as declared and in fp32."""
+    """`diff` of two packages in one precision, or of one as declared and in fp32.
+
+    why: name what depends on how Core ML computes it even if they are equal, with the sources.
+    """
     alone = "fp16" if precision == "fp32" else precision
     ours = open_model(a, function, precision if b else alone)
     theirs = open_model(b, function, precision) if b else ours
@@ -49,4 +53,8 @@ def compare_packages(
     ]
     head = table([*rows, ("on", on, "", "")])
     facts = {"on": on, **sides, "equal": difference.equal, **asdict(difference)}
-    return Comparison(f"{head}\n\n{difference}", difference.equal, facts)
+    text = f"{head}\n\n{difference}"
+    if why:
+        lines = difference.arithmetic_lines(why) or ["nothing depends on how Core ML computes it"]
+        text += "\n\n" + "\n".join(lines)
+    return Comparison(text, difference.equal, facts)
