@@ -30,7 +30,7 @@ from mlprogram.package.function import Function
 if TYPE_CHECKING:
     from mlprogram.run.program import MLProgram
 
-__all__ = ["Evidence", "Row", "Semantics", "check_semantics", "depends", "rows"]
+__all__ = ["Evidence", "Row", "Semantics", "check_semantics", "depends", "report", "rows"]
 
 Semantics = Literal["documented", "reported"]
 Grade = Literal["apple", "measured twice", "measured", "reported", "documented"]
@@ -74,10 +74,6 @@ class Row:
         said = f"documented: {self.documented}; reported: {self.reported or 'nothing'}"
         return f"depends on how Core ML computes {self.topic} ({self.id}), at {where}: {said}"
 
-    def sources(self) -> list[str]:
-        """Each source and what it says, as lines for a report."""
-        return [f"{evidence.source}: {evidence.says}" for evidence in self.evidence]
-
 
 @cache
 def rows() -> Mapping[str, Row]:
@@ -120,6 +116,16 @@ def depends(program: "MLProgram | Function") -> dict[str, list[str]]:
             if touches(row.id, operation, facts):
                 found.setdefault(row.id, []).append(operation.outputs[0][0])
     return {name: found[name] for name in rows() if name in found}
+
+
+def report(found: Mapping[str, list[str]], why: bool = False) -> list[str]:
+    """A line for each row of what `depends` found. why: each followed by its sources."""
+    lines = []
+    for name, ops in found.items():
+        row = rows()[name]
+        lines.append(row.line(ops))
+        lines += [f"  {e.source}: {e.says}" for e in row.evidence] if why else []
+    return lines
 
 
 @cache

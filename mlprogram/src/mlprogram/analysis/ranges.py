@@ -20,8 +20,8 @@ UNKNOWN = TensorType("", ())  # of a value that nothing makes, which is refused 
 #: Constants with more elements are weights; their numbers are not looked at.
 MOST_ELEMENTS = 1 << 16
 
-#: No axis of a tensor is as long, whatever a program leaves open.
-LONGEST_AXIS = 1 << 24
+#: Axes that a program leaves open are taken to be shorter; Core ML's own limits are far below.
+LONGEST_AXIS = 1 << 22
 
 WHOLE: dict[str, Interval] = {
     "bool": (0, 1), "int8": (-(1 << 7), (1 << 7) - 1), "uint8": (0, (1 << 8) - 1),

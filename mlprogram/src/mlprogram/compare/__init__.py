@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 import inspect
 
-from mlprogram.arithmetic import depends, rows
+from mlprogram.arithmetic import depends, report
 from mlprogram.compare.gap import Gap, compare_value, percent
 from mlprogram.errors import InvalidInput
 from mlprogram.package.function import Operation
@@ -55,6 +55,11 @@ class Difference:
         return all(gap.error <= self.tolerance for gap in self.outputs)
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, why: bool = False) -> str:
+        """The report. What depends on how Core ML computes it is named where outputs part; why:
+        in any case, with the sources."""
         head = f"{self.compared:,} of {self.values:,} values compared"
         parts = ["\n".join([f"{head}; tolerance {percent(self.tolerance)}", *self.notes])]
         if self.first:
@@ -72,17 +77,9 @@ class Difference:
         if OUTPUTS_ALONE in self.notes:
             verdict += "; nothing before them was compared"
         parts.append(verdict)
-        if self.arithmetic and not self.equal:
-            parts.append("\n".join(self.arithmetic_lines()))
+        if self.arithmetic and (why or not self.equal):
+            parts.append("\n".join(report(self.arithmetic, why)))
         return "\n\n".join(parts)
-
-    def arithmetic_lines(self, why: bool = False) -> list[str]:
-        """A line for each row of `arithmetic.toml` that the programs touch. why: with sources."""
-        lines = []
-        for name, ops in self.arithmetic.items():
-            lines.append(rows()[name].line(ops))
-            lines += [f"  {source}" for source in rows()[name].sources()] if why else []
-        return lines
 
 
 def _story(gap: Gap) -> str:
