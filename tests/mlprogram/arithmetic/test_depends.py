@@ -17,7 +17,7 @@ QKV = {"query": Q, "key": Q, "value": Q}
 OPEN, SHUT = np.array([[True, False], [True, True]]), np.array([[True, False], [False, False]])
 POOL = {"kernel_sizes": const([3, 3]), "strides": const([3, 3]), "pad": const([1] * 4),
         "pad_type": const("custom"), "ceil_mode": const(True)}  # fmt: skip
-FALSE, TRUE, ONE = const(False), const(True), const(1)
+FALSE, ONE = const(False), const(1)
 
 
 def ceil(made, **more):
