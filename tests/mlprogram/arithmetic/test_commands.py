@@ -13,18 +13,6 @@ import pytest
 refused = partial(_command.refused, by=mlprogram)
 X = np.array([-7.0, 7.0], np.float32)
 SIGN = "depends on how Core ML computes the remainder of negative numbers (mod-sign), at 'y': "
-FACTORY = """
-import torch
-
-
-class Remainder(torch.nn.Module):
-    def forward(self, x):
-        return torch.remainder(x, 4.0)
-
-
-def make():
-    return Remainder(), (torch.zeros(2),)
-"""
 
 
 def package(make, divisor: float):
@@ -66,16 +54,6 @@ def test_where_they_agree_it_is_named_if_asked_for(make, negative):
     lines = mlprogram("diff", *same, "--why").stdout.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith(SIGN))
     assert lines[at + 1].startswith("  apple/coremltools#2778: ")
-
-
-def test_where_a_package_and_its_source_part_it_is_named(make, negative, tmp_path):
-    (tmp_path / "source.py").write_text(FACTORY, encoding="utf-8")
-    source = f"python:{tmp_path / 'source.py'}:make"
-    command = ["diff", package(make, 4.0), "--source", source, "--inputs", negative]
-    done = mlprogram(*command)
-    assert done.returncode == 1 and done.stdout.splitlines()[-1].startswith(SIGN), done.stderr
-    facts = json.loads(mlprogram(*command, "--json").stdout)
-    assert facts["arithmetic"] == {"mod-sign": ["y"]} and not facts["equal"]
 
 
 def test_one_program_in_both_readings(make):
