@@ -45,7 +45,7 @@ def check(
     source: Source = None,
     github: Annotations = None,
 ) -> None:
-    """Hold packages against the laws of the engine, and known faults of coremltools and Core ML.
+    """Hold packages against the laws of the engine and known faults.
 
     Of a bundle the text side is looked at too: template, stop tokens, vocabulary.
 

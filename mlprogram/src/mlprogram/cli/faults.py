@@ -32,7 +32,7 @@ def faults_command(
     fail_on: FailOn = "error",
     github: Annotations = None,
 ) -> None:
-    """Show what coremltools and Core ML are known to get wrong in a package.
+    """Show what coremltools or Core ML is known to get wrong in it.
 
     Each with what comes out, and what should, where both can be computed here. Exit code 0:
     nothing as grave as --fail-on was found; 1: not so.
