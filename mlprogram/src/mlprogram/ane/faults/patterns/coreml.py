@@ -59,9 +59,10 @@ def _lost(array: np.ndarray) -> int:
 def range_small_step(graph: ProgramGraph) -> Iterator[Seen]:
     for operation in each(graph, "range_1d"):
         start, end, step = (number(graph, operation, key) for key in ("start", "end", "step"))
-        if operation.outputs[0][1].dtype != "fp32" or None in (start, end, step):
+        if start is None or end is None or step is None:
             continue
-        if abs(step) < 4 * np.spacing(np.float32(max(abs(start), abs(end)))):
+        fine = operation.outputs[0][1].dtype == "fp32"
+        if fine and abs(step) < 4 * np.spacing(np.float32(max(abs(start), abs(end)))):
             yield Seen(f"a range_1d to {end:g} by {step:g}", operation)
 
 
@@ -262,7 +263,8 @@ def int4_scale_each(graph: ProgramGraph) -> Iterator[Seen]:
 def palette_quantised(graph: ProgramGraph) -> Iterator[Seen]:
     for operation in graph.compressed():
         lut = graph.maker(graph.item(operation, "lut"))
-        if lut is not None and lut.type == BLOCKWISE:
+        one = shape_of(graph, operation, "lut")[-1:] == (1,)
+        if lut is not None and lut.type == BLOCKWISE and one:
             yield Seen("a palette whose entries are integers with a scale", operation)
 
 
