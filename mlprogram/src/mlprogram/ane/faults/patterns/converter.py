@@ -7,28 +7,25 @@ the PyTorch modules.
 from collections.abc import Callable, Iterator
 from math import prod
 
+from mlprogram.ane.faults.patterns import narrowing
 from mlprogram.ane.faults.patterns.known import (
     Item,
     each,
     integers,
+    made_by,
     nonnegative,
     number,
     numbers,
     shape_of,
-    size_of,
 )
 from mlprogram.ane.laws.graph import FLOATS, ProgramGraph, Seen
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant
 import numpy as np
 
-GATHERS = ("gather", "gather_along_axis", "gather_nd")
 INVERSE_EPSILON = 1e-4  # what MIL's inverse adds where none is given
 LEAST_SIZE = 256  # of a Fourier matrix: its angles in single precision err by 2e-4 from here on
 TOLERANCES = {"fp32": 1e-4, "fp16": 1e-3}  # of a Fourier matrix; fp16 itself rounds by 2.4e-4
-TINY = float(np.finfo(np.float16).smallest_subnormal)
-#: What makes integers that 16 bits hold: positions, or truth values.
-SMALL = ("argsort", "topk", "reduce_argmax", "reduce_argmin", "shape", "non_zero", "one_hot")
 
 
 def reciprocal_epsilon(graph: ProgramGraph) -> Iterator[Seen]:
@@ -41,11 +38,11 @@ def reciprocal_epsilon(graph: ProgramGraph) -> Iterator[Seen]:
 def atan2_half_plane(graph: ProgramGraph) -> Iterator[Seen]:
     """The quotient whose divisor is moved off zero by a constant, whatever its sign."""
     for operation in each(graph, "atan"):
-        quotient = _made(graph, operation, "x", "real_div")
-        moved = quotient and _made(graph, quotient, "y", "add")
-        shift = moved and _made(graph, moved, "y", "mul")
+        quotient = made_by(graph, operation, "x", "real_div")
+        moved = quotient and made_by(graph, quotient, "y", "add")
+        shift = moved and made_by(graph, moved, "y", "mul")
         by = number(graph, shift, "y") if shift else None
-        if by is not None and 0 < by < 1e-6 and _made(graph, shift, "x", "cast"):
+        if by is not None and 0 < by < 1e-6 and made_by(graph, shift, "x", "cast"):
             yield Seen(f"an atan2 whose divisor is moved by +{by:g} near zero", operation)
 
 
@@ -61,7 +58,7 @@ def _without_band(graph: ProgramGraph, kept: str, words: str, lower: bool) -> It
     """x minus the band of x that goes all the way to one side."""
     whole = "lower" if lower else "upper"
     for operation in each(graph, "sub"):
-        band = _made(graph, operation, "y", "band_part")
+        band = made_by(graph, operation, "y", "band_part")
         if not band or graph.item(band, "x") != graph.item(operation, "x"):
             continue
         sides = {key: number(graph, band, key) for key in ("lower", "upper")}
@@ -93,7 +90,7 @@ def diagonal_matrix(graph: ProgramGraph) -> Iterator[Seen]:
 def roll_negative(graph: ProgramGraph) -> Iterator[Seen]:
     """A size, read off at run time, less a negative shift's remainder by it."""
     for operation in each(graph, "sub"):
-        remainder = _made(graph, operation, "y", "mod")
+        remainder = made_by(graph, operation, "y", "mod")
         shift = number(graph, remainder, "x") if remainder else None
         if shift is None or shift >= 0 or remainder is None:
             continue
@@ -127,36 +124,6 @@ def floor_divide_integer(graph: ProgramGraph) -> Iterator[Seen]:
         for reader in graph.readers.get(operation.outputs[0][0], ()):
             if _casts_to(graph, reader, FLOATS) and _stays_float(graph, reader):
                 yield Seen("a quotient of integers that becomes a float", reader)
-
-
-def sentinel_added(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation in each(graph, "softmax"):
-        total = _made(graph, operation, "x", "add")
-        axis = int(number(graph, operation, "axis") or 0)
-        for key in "xy" if total else "":
-            mask = graph.constant(graph.item(total, key)) if total else None
-            if mask is None or not mask.type.shape or not _rows_hidden(mask, axis, graph, operation):
-                continue
-            yield Seen("a softmax of rows to which -inf is added throughout", operation)
-
-
-def _rows_hidden(mask: Constant, axis: int, graph: ProgramGraph, softmax: Operation) -> bool:
-    if mask.type.dtype != "fp16":
-        return False
-    rank, array = len(shape_of(graph, softmax, "x")), mask.array()
-    along = axis % rank - (rank - array.ndim)  # the mask's axis; it may have fewer
-    hidden = np.isneginf(array)
-    return bool((hidden.all(axis=along) if along >= 0 else hidden).any())
-
-
-def sentinel_multiplied(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation in each(graph, "mul"):
-        if operation.outputs[0][1].dtype != "fp16":
-            continue
-        for key in "xy":
-            constant = graph.constant(graph.item(operation, key))
-            if constant is not None and np.isinf(constant.array()).any():
-                yield Seen("a product with infinity, which is not a number at 0", operation)
 
 
 def matmul_batch_lost(graph: ProgramGraph) -> Iterator[Seen]:
@@ -201,61 +168,6 @@ def _wave(wave: Callable, row: int, n: int) -> np.ndarray:
     return wave(2 * np.pi * (row * np.arange(n) % n) / n)
 
 
-def unsigned_data(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation, cast in _narrowed(graph, "uint16", *GATHERS, "squeeze"):
-        if not nonnegative(graph, graph.item(cast, "x")):
-            yield Seen(f"a {operation.type} of numbers that become uint16", operation)
-
-
-def gather_narrowed(graph: ProgramGraph) -> Iterator[Seen]:
-    yield from _wrapping(graph, *GATHERS)
-
-
-def squeeze_narrowed(graph: ProgramGraph) -> Iterator[Seen]:
-    yield from _wrapping(graph, "squeeze")
-
-
-def _wrapping(graph: ProgramGraph, *types: str) -> Iterator[Seen]:
-    """Data of int32, which may be beyond 16 bits, that is cast to int16 for an op."""
-    for operation, cast in _narrowed(graph, "int16", *types):
-        source = graph.item(cast, "x")
-        type_ = graph.type(source)
-        if type_ is not None and type_.dtype == "int32" and not _small(graph, source):
-            yield Seen(f"a {operation.type} of int32 that become int16", operation)
-
-
-def _narrowed(
-    graph: ProgramGraph, dtype: str, *types: str
-) -> Iterator[tuple[Operation, Operation]]:
-    """Ops whose data is cast to `dtype` for them, and cast back after, with that cast."""
-    for operation in each(graph, *types):
-        cast = _made(graph, operation, "x", "cast")
-        if cast and cast.outputs[0][1].dtype == dtype:
-            yield operation, cast
-
-
-def _small(graph: ProgramGraph, item: Item) -> bool:
-    """Whether 16 bits hold integers, as far as the op that made them tells."""
-    maker = graph.maker(item)
-    if maker is None:
-        return False
-    if maker.type == "cast":
-        type_ = graph.type(graph.item(maker, "x"))
-        return type_ is not None and type_.dtype in ("bool", "int8", "uint8", "int16")
-    return maker.type in SMALL
-
-
-def topk_positions(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation in each(graph, "topk"):
-        dtype = operation.outputs[-1][1].dtype
-        if dtype not in ("int16", "uint16") or len(operation.outputs) < 2:
-            continue
-        axis = number(graph, operation, "axis")
-        size = size_of(graph, operation, "x", -1 if axis is None else int(axis))
-        if size - 1 > np.iinfo(dtype).max:
-            yield Seen(f"positions among {size:,} in {dtype}", operation)
-
-
 def clamp_bounds_cut(graph: ProgramGraph) -> Iterator[Seen]:
     for operation in each(graph, "clip"):
         bounds = [number(graph, operation, key) for key in ("alpha", "beta")]
@@ -281,10 +193,10 @@ def clamp_integer(graph: ProgramGraph) -> Iterator[Seen]:
 def attention_mask_added(graph: ProgramGraph) -> Iterator[Seen]:
     """A mask of truth values that is added to the scores as ones and zeros."""
     for operation in each(graph, "softmax"):
-        total = _made(graph, operation, "x", "add")
-        if not total or not _made(graph, total, "x", "matmul"):
+        total = made_by(graph, operation, "x", "add")
+        if not total or not made_by(graph, total, "x", "matmul"):
             continue
-        constant, cast = graph.constant(graph.item(total, "y")), _made(graph, total, "y", "cast")
+        constant, cast = graph.constant(graph.item(total, "y")), made_by(graph, total, "y", "cast")
         from_bool = cast and graph.type(graph.item(cast, "x"))
         if (constant is not None and _ones_and_zeros(constant)) or (
             from_bool and from_bool.dtype == "bool"
@@ -300,11 +212,11 @@ def _ones_and_zeros(constant: Constant) -> bool:
 def rms_norm_epsilon(graph: ProgramGraph) -> Iterator[Seen]:
     """The mean of squares of x over its largest number, to which an epsilon is added."""
     for operation in each(graph, "add"):
-        mean = _made(graph, operation, "x", "reduce_mean")
-        square = mean and _made(graph, mean, "x", "square")
-        scaled = square and _made(graph, square, "x", "real_div")
-        largest = scaled and _made(graph, scaled, "y", "reduce_max")
-        if not largest or not _made(graph, largest, "x", "abs"):
+        mean = made_by(graph, operation, "x", "reduce_mean")
+        square = mean and made_by(graph, mean, "x", "square")
+        scaled = square and made_by(graph, square, "x", "real_div")
+        largest = scaled and made_by(graph, scaled, "y", "reduce_max")
+        if not largest or not made_by(graph, largest, "x", "abs"):
             continue
         epsilon = number(graph, operation, "y")
         if epsilon:
@@ -326,10 +238,60 @@ def gelu_slope(graph: ProgramGraph) -> Iterator[Seen]:
             yield Seen("x * sigmoid(1.702 * x)", operation)
 
 
-def _made(graph: ProgramGraph, operation: Operation, key: str, by: str) -> Operation | None:
-    """The op of type `by` that made an input; None if another did."""
-    maker = graph.maker(graph.item(operation, key))
-    return maker if maker is not None and maker.type == by else None
+def log_of_softmax(graph: ProgramGraph) -> Iterator[Seen]:
+    for operation in each(graph, "log"):
+        if made_by(graph, operation, "x", "softmax"):
+            yield Seen("the log of a softmax, which is lost where that is too small", operation)
+
+
+def average_overhang(graph: ProgramGraph) -> Iterator[Seen]:
+    """A window past the padded input, which ceil_mode alone makes, counts as a whole one."""
+    for operation in each(graph, "avg_pool"):
+        if not graph.value(operation, "ceil_mode", False):
+            continue
+        if graph.value(operation, "exclude_padding_from_average", False):
+            continue
+        kernel, strides = (numbers(graph, operation, key) for key in ("kernel_sizes", "strides"))
+        pad = numbers(graph, operation, "pad") or [0] * (2 * len(kernel))
+        sizes, made = shape_of(graph, operation, "x")[2:], operation.outputs[0][1].shape[2:]
+        for axis, (size, count) in enumerate(zip(sizes, made, strict=False)):
+            step = strides[axis] if strides else 1
+            whole = (size or 0) + pad[2 * axis] + pad[2 * axis + 1]
+            if size and count and (count - 1) * step + kernel[axis] > whole:
+                yield Seen(f"averages whose last window of axis {axis + 2} is past its end", operation)
+                break
+
+
+def scale_zero(graph: ProgramGraph) -> Iterator[Seen]:
+    for operation in graph.compressed():
+        scale = graph.constant(graph.item(operation, "scale"))
+        if scale is None or np.all(scale.array()):
+            continue
+        lost = np.asarray(scale.array()) == 0
+        if _integers_of(graph, operation, lost).any():
+            yield Seen(f"{np.count_nonzero(lost):,} scales that are zero", operation)
+
+
+def _integers_of(graph: ProgramGraph, operation: Operation, blocks: np.ndarray) -> np.ndarray:
+    """Which weights of some blocks, one a scale, are another integer than the one for zero."""
+    affine = operation.type == "constexpr_affine_dequantize"
+    data = graph.constant(graph.item(operation, "quantized_data" if affine else "data"))
+    zero = graph.constant(graph.item(operation, "zero_point" if affine else "offset"))
+    if data is None:
+        return np.zeros(())
+    array, zeros = data.array(), np.zeros(()) if zero is None else zero.array()
+    if affine and blocks.ndim:
+        axis = int(number(graph, operation, "axis") or 0) % array.ndim
+        along = tuple(-1 if i == axis else 1 for i in range(array.ndim))
+        blocks, zeros = blocks.reshape(along), zeros.reshape(along) if zeros.ndim else zeros
+    return _spread(blocks, array.shape) & (array != _spread(zeros, array.shape))
+
+
+def _spread(blocks: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """One value a block, as one a weight."""
+    for axis, size in enumerate(blocks.shape):
+        blocks = np.repeat(blocks, shape[axis] // size, axis)
+    return blocks
 
 
 def _casts_to(graph: ProgramGraph, operation: Operation, dtypes) -> bool:
@@ -372,6 +334,7 @@ def _stays_float(graph: ProgramGraph, operation: Operation) -> bool:
 
 
 PATTERNS: tuple[Callable[[ProgramGraph], Iterator[Seen]], ...] = (
+    *narrowing.PATTERNS,
     reciprocal_epsilon,
     atan2_half_plane,
     triu_infinite,
@@ -382,18 +345,15 @@ PATTERNS: tuple[Callable[[ProgramGraph], Iterator[Seen]], ...] = (
     div_floor_integer,
     div_trunc_integer,
     floor_divide_integer,
-    sentinel_added,
-    sentinel_multiplied,
     matmul_batch_lost,
     fourier_matrix,
-    unsigned_data,
-    gather_narrowed,
-    squeeze_narrowed,
-    topk_positions,
     clamp_bounds_cut,
     clamp_integer,
     attention_mask_added,
     rms_norm_epsilon,
     root_of_square,
     gelu_slope,
+    log_of_softmax,
+    average_overhang,
+    scale_zero,
 )
