@@ -24,6 +24,8 @@ NAMES = sorted(CASES)
 HERE = [name for name in NAMES if inside(name, ct.__version__)]
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
 VERSIONS = list(RECORDED["versions"])
+#: What differs for another reason: 6.3.0 adds the mask in fp32 and casts the sum.
+OTHERWISE = {("sentinel-added", "6.3.0")}
 ENVIRONMENTS = os.environ.get("ANE_BOOK_COREMLTOOLS", "")
 
 
@@ -111,10 +113,15 @@ class TestRecord:
         came = {version: RECORDED["faults"][name][version] for version in VERSIONS}
         made = {version: one for version, one in came.items() if "refused" not in one}
         having = {version for version in made if inside(name, version)}
-        assert having == {version for version, one in made.items() if not one["agrees"]}
+        differing = {version for version, one in made.items() if not one["agrees"]}
         assert having == {version for version, one in made.items() if one["met"]}
-        since = faults.load()[name].since
-        assert having and (not since or since == next(v for v in VERSIONS if v in having))
+        assert having == differing - {version for fault, version in OTHERWISE if fault == name}
+        first = next(version for version in VERSIONS if version in having)
+        assert faults.load()[name].since == ("" if first == VERSIONS[0] else first)
+
+    def test_most_faults_were_run_by_a_version_without_them(self):
+        whole = [name for name in NAMES if not all(inside(name, one) for one in VERSIONS)]
+        assert len(whole) >= 22
 
     def test_main_stands_for_what_comes_after_its_version(self):
         assert RECORDED["versions"]["main"]["coremltools"] == "9.1.dev1"
