@@ -1,0 +1,105 @@
+"""`Mend`: what an op with a fault was meant to give, and the ops that give it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlprogram.ane.faults.fix.edit import Maker, Value
+from mlprogram.ane.laws.graph import ProgramGraph
+from mlprogram.package.function import Operation
+from mlprogram.package.values import Constant, TensorType
+import numpy as np
+
+
+class Unmended(Exception):
+    """An op cannot be rewritten exactly; the message says why, as a clause."""
+
+
+@dataclass(frozen=True)
+class Mend:
+    """The mending of one op, or of the ops that end with it.
+
+    operation: the op whose output is computed anew. inputs: the values that it is computed from.
+    meant: torch's own computation of it on tensors of these, in their order; floats are in float32.
+    operations: the ops that take its place, in protobuf. values: by input, those that it is tried
+    on where not any number is allowed. ulps: how many steps of its dtype the new numbers may be
+    away, of each element, or of the largest with `sums`.
+    """
+
+    operation: Operation
+    inputs: tuple[Value, ...]
+    meant: Callable[..., Any]
+    operations: list[Any]
+    values: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    ulps: float = 4
+    sums: bool = False
+
+
+class At:
+    """The op that is to be mended, its function, and the maker of the ops that take its place."""
+
+    def __init__(self, graph: ProgramGraph, operation: Operation, make: Maker):
+        self.graph, self.operation, self.make = graph, operation, make
+
+    @property
+    def type(self) -> TensorType:
+        """The declared type of the op's output."""
+        return self.operation.outputs[0][1]
+
+    def value(self, key: str, operation: Operation | None = None) -> Value:
+        """An input of the op, or of another one; a constant without a name gets one."""
+        operation = operation or self.operation
+        item = self.graph.item(operation, key)
+        if isinstance(item, Constant):
+            return self.make.constant(item.array(), item.type.dtype)
+        type_ = self.graph.type(item)
+        if item is None or type_ is None:
+            raise Unmended(f"its {operation.type} has no {key}")
+        return Value(item, type_)
+
+    def inputs(self) -> dict[str, Value]:
+        """Every input of the op that has one value."""
+        return {key: self.value(key) for key, items in self.operation.inputs.items() if items}
+
+    def array(self, key: str) -> np.ndarray | None:
+        """A constant input of the op; None if it is absent or computed."""
+        constant = self.graph.constant(self.graph.item(self.operation, key))
+        return None if constant is None else constant.array()
+
+    def setting(self, key: str, default: Any = None) -> Any:
+        """A small constant input as plain Python. Raises Unmended for one that is computed."""
+        item = self.graph.item(self.operation, key)
+        if item is None:
+            return default
+        if self.graph.constant(item) is None:
+            raise Unmended(f"its {key} is computed")
+        return self.graph.value(self.operation, key)
+
+    def mend(self, result: Value, inputs: Sequence[Value], meant: Callable, **how: Any) -> Mend:
+        """The mending that gives `result` in the op's place; see `Mend`.
+
+        inputs: those of `meant`; constants among them are given to it here.
+        """
+        try:
+            made = self.make.finish(result, self.operation)
+        except ValueError as error:
+            raise Unmended(f"the rewrite would give {error}") from None
+        known = {value.name: self.graph.constant(value.name) for value in inputs}
+        computed = tuple(value for value in inputs if known[value.name] is None)
+        if not computed:
+            raise Unmended("it is computed of constants alone")
+
+        def with_constants(*tensors):
+            given = iter(tensors)
+            constants = [known[value.name] for value in inputs]
+            return meant(*(next(given) if c is None else _tensor(c) for c in constants))
+
+        return Mend(self.operation, computed, with_constants, made, **how)
+
+
+def _tensor(constant: Constant):
+    """A constant as a tensor, floats in float32."""
+    import torch
+
+    array = constant.array()
+    return torch.from_numpy(array.astype(np.float32 if array.dtype.kind == "f" else array.dtype))

@@ -1,0 +1,257 @@
+"""Prove a rewrite by running it: what was meant, and what the new ops give, on the same numbers."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlprogram.ane.faults.fix import edit
+from mlprogram.ane.faults.fix.mend import Mend, Unmended
+from mlprogram.errors import InvalidInput, InvalidPackage
+from mlprogram.package.container import Container
+from mlprogram.package.description import NUMPY
+from mlprogram.package.files import proto
+from mlprogram.package.values import TensorType
+import numpy as np
+
+#: Numbers at which ops have gone wrong: zeros, ones, halves, the largest of fp16, none at all.
+EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.5, 3.0, 10.0, -10.0, 100.0, -100.0, 1e-3, -1e-3,
+         3e4, -3e4, np.inf, -np.inf, np.nan)  # fmt: skip
+SMALL = (-5, -3, -2, -1, 0, 1, 2, 3, 7)  # integers
+SEEDS = range(8)  # the draws of numbers that an op alone is tried on
+OPEN = 3  # the size of an axis that the program leaves open, for an op alone
+STEPS = 2  # calls of a function with states
+WHOLE = 1e-4  # of the largest number of a function's output in single precision
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How far the new numbers are from those meant.
+
+    inputs: sets of inputs that the functions ran on. error: the largest difference in single
+    precision, as a share of the largest number of the output or state that has it.
+    """
+
+    inputs: int
+    error: float
+
+
+# --- an op alone ----------------------------------------------------------------------------------
+
+
+def alone(container: Container, function: str, mend: Mend) -> Any:
+    """A program of nothing but the op that is mended, in a container of its own: `MLProgram`.
+
+    It takes `mend.inputs`. Raises Unmended if the op needs more.
+    """
+    from mlprogram.run.program import MLProgram
+
+    whole = container.spec.mlProgram.functions[function]
+    ((name, _),) = mend.operation.outputs
+    try:
+        operations = edit.slice_of(
+            (o for block in edit.blocks_of(whole) for o in block.operations),
+            [name],
+            [value.name for value in mend.inputs],
+        )
+    except ValueError as error:
+        raise Unmended(str(error)) from None
+    spec = proto("Model_pb2").Model(specificationVersion=container.spec.specificationVersion)
+    spec.mlProgram.version = 1
+    made = spec.mlProgram.functions["main"]
+    made.opset = whole.opset
+    for value in mend.inputs:
+        made.inputs.add(name=value.name, type=edit.value_type(value.type))
+    block = made.block_specializations[whole.opset]
+    block.operations.extend(operations)
+    block.outputs.append(name)
+    return MLProgram(replace(container, spec=spec)).plain()
+
+
+def prove_alone(container: Container, function: str, mend: Mend) -> None:
+    """Hold the new ops against what was meant, on edges. Raises Unmended where they part.
+
+    container: of the rewritten model.
+    """
+    program = alone(container, function, mend)
+    ((name, type_),) = mend.operation.outputs
+    for arrays in edges(mend):
+        try:
+            found = program.predict(arrays)[name]
+        except (InvalidPackage, InvalidInput) as error:
+            raise Unmended(f"the new ops do not run: {error}") from None
+        wanted = meant(mend, arrays, found.dtype)
+        far = distance(found, wanted.reshape(found.shape), mend.sums) / mend.ulps
+        if not far <= 1:
+            raise Unmended(
+                f"the new ops would not give what was meant: {far:.2g} times the rounding of "
+                f"{type_.dtype} away"
+            )
+
+
+def meant(mend: Mend, arrays: Mapping[str, np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """What torch computes of these inputs, rounded once."""
+    import torch
+
+    tensors = [torch.from_numpy(np.array(arrays[value.name])) for value in mend.inputs]
+    with np.errstate(over="ignore"):
+        return mend.meant(*map(_single, tensors)).numpy().astype(dtype)
+
+
+def edges(mend: Mend) -> Iterator[dict[str, np.ndarray]]:
+    """Arrays for the inputs of an op alone: edges, mixed anew by each seed, then normal numbers."""
+    for seed in SEEDS:
+        generator = np.random.default_rng(seed)
+        yield {
+            value.name: _drawn(generator, value.type, mend.values.get(value.name), seed % 2 == 1)
+            for value in mend.inputs
+        }
+
+
+def _drawn(generator, type_: TensorType, values, normal: bool) -> np.ndarray:
+    shape = tuple(OPEN if size is None else size for size in type_.shape)
+    dtype = np.dtype(NUMPY.get(type_.dtype, type_.dtype))
+    if values is None and normal and dtype.kind == "f":
+        return (3 * generator.standard_normal(shape)).astype(dtype)
+    allowed = values if values is not None else EDGES if dtype.kind == "f" else SMALL
+    return generator.choice(np.array(allowed), shape).astype(dtype)
+
+
+def distance(found: np.ndarray, wanted: np.ndarray, sums: bool = False) -> float:
+    """The largest difference, in steps of the dtype at the size of the element wanted.
+
+    sums: at the size of the largest. Infinite where only one side is finite, for integers and
+    booleans that differ, and for other shapes.
+    """
+    if found.shape != wanted.shape:
+        return np.inf
+    if found.dtype.kind != "f":
+        return 0.0 if np.array_equal(found, wanted) else np.inf
+    info, a, b = np.finfo(found.dtype), found.astype(np.float64), wanted.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.abs(a - b))
+    apart[np.isnan(apart)] = np.inf
+    finite = np.abs(np.where(np.isfinite(b), b, 0))
+    size = np.full(b.shape, finite.max(initial=0)) if sums else finite
+    step = np.maximum(float(info.eps) * size, float(info.smallest_subnormal))
+    return float((apart / step).max(initial=0))
+
+
+# --- the whole function ---------------------------------------------------------------------------
+
+
+def prove_whole(
+    before: Container, after: Container, function: str, mends: Iterable[Mend]
+) -> Proof:
+    """Hold the rewritten function against the one that is meant, outputs and states.
+
+    In single precision they agree within `WHOLE`; as declared, the new one is no further from that
+    than twice the one that is meant, and some rounding. Raises Unmended where they part, or where
+    the function runs on no inputs.
+    """
+    mends = [*mends]
+    single = [_as_meant(before, function, mends, "fp32"), _opened(after, function, "fp32")]
+    half = [_as_meant(before, function, mends, "fp16"), _opened(after, function, "fp16")]
+    tried, worst = 0, 0.0
+    for what, arrays in _inputs(single[0]):
+        try:
+            wanted = _run(single[0], arrays)
+        except (InvalidPackage, InvalidInput):  # such as an index that there is not
+            continue
+        found, declared = _run(single[1], arrays), [_run(program, arrays) for program in half]
+        for name, value in wanted.items():
+            error = _share(found[name], value)
+            lost, new = (_share(one[name], value) for one in declared)
+            worst, tried = max(worst, error), tried
+            if error > WHOLE or new > 2 * lost + 16 * _eps(declared[0][name]):
+                raise Unmended(
+                    f"function {function!r} would not give what was meant: {name!r} is "
+                    f"{max(error, new):.2g} of its largest number away, on {what}"
+                )
+        tried += 1
+    if not tried:
+        raise Unmended(f"function {function!r} runs on none of the inputs that were tried")
+    return Proof(tried, worst)
+
+
+def _opened(container: Container, function: str, precision: str) -> Any:
+    from mlprogram.run.program import MLProgram
+
+    return MLProgram(container, function, precision).plain()
+
+
+def _as_meant(container: Container, function: str, mends: list[Mend], precision: str) -> Any:
+    """The function as it was, with torch's own computation in the place of the ops with a fault."""
+    spec = type(container.spec)()
+    spec.CopyFrom(container.spec)
+    stand_ins = {mend.operation.name: _stand_in(mend) for mend in mends}
+    edit.replace(spec.mlProgram.functions[function], stand_ins)
+    program = _opened(replace(container, spec=spec), function, precision)
+    by_name = {mend.operation.name: mend for mend in mends}
+    for step in program.plan.main.all():
+        if mend := by_name.get(step.operation.name):
+            dtype = program.plan.dtype(mend.operation.outputs[0][1])
+            step.function = _calling(mend, dtype)
+    return program
+
+
+def _stand_in(mend: Mend) -> list[Any]:
+    """An op of as many inputs as `meant` has, whose function is then replaced by it."""
+    maker = edit.Maker(f"{mend.operation.name}_meant", {value.name for value in mend.inputs})
+    result = maker.op("concat", {"values": [*mend.inputs], "axis": 0, "interleave": False})
+    (message,) = (o for o in maker.made if o.outputs[0].name == result.name)
+    ((name, type_),) = mend.operation.outputs
+    del message.outputs[:]
+    message.outputs.add(name=name, type=edit.value_type(type_))
+    return maker.made
+
+
+def _calling(mend: Mend, dtype):
+    def call(values, axis=0, interleave=False):
+        tensors = values if isinstance(values, list) else [values]
+        return mend.meant(*map(_single, tensors)).to(dtype)
+
+    return call
+
+
+def _single(tensor):
+    return tensor.float() if tensor.is_floating_point() else tensor
+
+
+def _inputs(program) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Arrays for a function: random ones by two seeds, then its floats at one edge everywhere."""
+    for seed in (0, 1):
+        yield f"random inputs, seed {seed}", program.random_inputs(seed)
+    for edge in (0.0, -0.0, 1.0, -1.0, 100.0, -100.0):
+        arrays = program.random_inputs(0)
+        for name, array in arrays.items():
+            if array.dtype.kind == "f" and not program.features[name].color:
+                arrays[name] = np.full_like(array, edge)
+        yield f"inputs of {edge:g}", arrays
+
+
+def _run(program, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of each call, and the states after the last one."""
+    state = program.make_state() if program.states else None
+    found = {}
+    for step in range(STEPS if state else 1):
+        for name, value in program.predict(arrays, state).items():
+            found[f"{name} of call {step + 1}" if step else name] = np.asarray(value)
+    for name in program.states:
+        found[f"state {name}"] = state.read_state(name)
+    return found
+
+
+def _eps(array: np.ndarray) -> float:
+    return float(np.finfo(array.dtype).eps) if array.dtype.kind == "f" else 0.0
+
+
+def _share(found: np.ndarray, wanted: np.ndarray) -> float:
+    """The largest difference as a share of the largest number; infinite as in `distance`."""
+    a, b = found.astype(np.float64), wanted.astype(np.float64)
+    if a.shape != b.shape:
+        return np.inf
+    with np.errstate(invalid="ignore"):
+        apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.abs(a - b))
+    apart[np.isnan(apart)] = np.inf
+    largest = np.abs(np.where(np.isfinite(b), b, 0)).max(initial=0)
+    return float(apart.max(initial=0)) / (largest or 1.0)
