@@ -1,6 +1,6 @@
 """The lines of the engine's compiler, as people reported them."""
 
-from mlprogram.ane.mac.compiler import Fault, read_faults
+from mlprogram.ane.mac.compiler import Failure, read_failures
 import pytest
 
 #: From apple/coremltools#2247, its paths cut.
@@ -22,32 +22,32 @@ COMPILE, LOAD = "compile for the engine", "load for the engine"
         (
             IN_LOADING,
             [
-                Fault(COMPILE, 11),
-                Fault(LOAD, None, ("CompilationFailure",)),
-                Fault("build the plan", -1),
+                Failure(COMPILE, 11),
+                Failure(LOAD, None, ("CompilationFailure",)),
+                Failure("build the plan", -1),
             ],
         ),
-        ("_ANECompiler : ANECCompile() FAILED.", [Fault(COMPILE)]),
+        ("_ANECompiler : ANECCompile() FAILED.", [Failure(COMPILE)]),
         (
             "ANECCompile(/v/layer-0.mil) FAILED: err=(InvalidMILProgram)",
-            [Fault(COMPILE, None, ("InvalidMILProgram",))],
+            [Failure(COMPILE, None, ("InvalidMILProgram",))],
         ),
         (
             "Failed to build the model execution plan using a model architecture file "
             "'/x/model.mil' with error code: -14.",
-            [Fault("build the plan", -14)],
+            [Failure("build the plan", -14)],
         ),
-        ("ANECCompile() FAILED: err=()", [Fault(COMPILE)]),
-        ("ANECCompile() FAILED\nANECCompile() FAILED", [Fault(COMPILE)]),
+        ("ANECCompile() FAILED: err=()", [Failure(COMPILE)]),
+        ("ANECCompile() FAILED\nANECCompile() FAILED", [Failure(COMPILE)]),
         ("a model was loaded", []),
         ("", []),
     ],
 )
 def test_what_failed_with_which_status_and_why(text, faults):
-    assert read_faults(text) == faults
+    assert read_failures(text) == faults
 
 
 def test_a_fault_is_a_clause():
-    found = Fault(COMPILE, 11, ("A", "B")).line()
+    found = Failure(COMPILE, 11, ("A", "B")).line()
     assert found == "failed to compile for the engine: A, B (status 11)"
-    assert Fault(LOAD).line() == "failed to load for the engine"
+    assert Failure(LOAD).line() == "failed to load for the engine"

@@ -74,7 +74,7 @@ class Claim:
 
     id: str
     statement: str
-    grade: Grade
+    grade: str  # a `Grade`; of a fault of software also "run" and "reported"
     support: tuple[Citation, ...]
     against: tuple[Citation, ...] = ()
     value: float | tuple[float, float] | tuple[str, ...] | None = None

@@ -162,7 +162,8 @@ def _check_package(
     for function in package.functions.values():
         graph, leaving = ProgramGraph(package, function), dict[int, Operation]()
         for id_, rule in rules.items():
-            for seen in OF_FUNCTIONS.get(id_, _nothing)(graph, rule.claim.value):
+            find = rule.find or OF_FUNCTIONS.get(id_, _nothing)
+            for seen in find(graph, rule.claim.value):
                 report.add(rule, seen, _place(graph, seen, name, lines or {}))
                 if rule.leaves and seen.operation is not None:
                     leaving[id(seen.operation)] = seen.operation

@@ -61,7 +61,7 @@ class ProgramGraph:
     """
 
     def __init__(self, package: Package, function: Function):
-        self.function = function
+        self.package, self.function = package, function
         self.types: dict[str, TensorType] = {**function.inputs, **function.states}
         self.makers: dict[str, Operation] = {}
         self.readers: dict[str, list[Operation]] = {}

@@ -1,7 +1,7 @@
 """`Rule` and `Finding`, and the reader of rules.toml, which has severities and advice."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 import tomllib
@@ -23,7 +23,8 @@ class Rule:
     """A law that a graph can be checked for: a claim, its severity, and advice.
 
     looks_at: the part of a package that it checks. instead: what to do. leaves: whether ops that
-    it finds run outside of the engine.
+    it finds run outside of the engine. find: what finds it, called with a function's graph and the
+    claim's value; None for the library's own laws, which are called by their names.
     """
 
     claim: claims.Claim
@@ -31,6 +32,9 @@ class Rule:
     looks_at: str
     instead: str
     leaves: bool = False
+    find: Callable[[Any, Any], Iterable[Any]] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @property
     def id(self) -> str:
@@ -112,14 +116,18 @@ class Remark:
         return f"{self.severity} {self.name}: {self.text}"
 
 
-def load(path: str | Path | None = None) -> Mapping[str, Rule]:
+def load(
+    path: str | Path | None = None, also: Mapping[str, Rule] | None = None
+) -> Mapping[str, Rule]:
     """Read rules by name from a file, or the library's own rules if `path` is None.
 
-    A file may leave rules out and change severities; other fields default to the library's. Raises
-    InvalidInput for a rule without a claim, an unknown severity or key, and a file that is invalid
-    or names no rule.
+    also: rules beside the library's own, as `mlprogram.ane.faults.load()` has them. A file may
+    leave rules out and change severities; other fields default to what is known. Raises
+    InvalidInput for a rule that is not known, an unknown severity or key, and a file that is
+    invalid or names no rule.
     """
-    return _own() if path is None else _read(Path(path), _own())
+    known = {**_own(), **(also or {})}
+    return known if path is None else _read(Path(path), known)
 
 
 @cache
@@ -164,8 +172,7 @@ def _rule(name: str, table: Any, known: Mapping[str, Rule], where: str) -> Rule:
             "rule that is not wanted is left out"
         )
     if known:
-        base = known[name]
-        table = {key: getattr(base, key) for key in KEYS} | table
+        return replace(known[name], **table)
     if missing := {"severity", "looks_at", "instead"} - table.keys():
         raise InvalidInput(f"{where}: {min(missing)} is missing")
     return Rule(claims.find(name), **table)

@@ -1,7 +1,7 @@
 """What the engine's compiler said, read out of its lines: what it did, its status, the causes.
 
-    faults = read_faults(text)
-    faults[0].line()  # "failed to compile for the engine: CompilationFailure (status 11)"
+    failures = read_failures(text)
+    failures[0].line()  # "failed to compile for the engine: CompilationFailure (status 11)"
 
 Core ML has no call that tells this. It prints to stderr, in forms that are documented nowhere.
 Those that are read here were reported in public:
@@ -38,7 +38,7 @@ PLAN = re.compile(
 
 
 @dataclass(frozen=True)
-class Fault:
+class Failure:
     """One failure. stage: what could not be done, in words. status: the number that was said, or
     None. causes: the compiler's own words, such as CompilationFailure."""
 
@@ -53,12 +53,12 @@ class Fault:
         return f"failed to {self.stage}{causes}{status}"
 
 
-def read_faults(text: str) -> list[Fault]:
+def read_failures(text: str) -> list[Failure]:
     """The faults in what a process printed, each once, in the order in which they were printed."""
-    return list(dict.fromkeys(_faults(text)))
+    return list(dict.fromkeys(_failures(text)))
 
 
-def _faults(text: str) -> Iterator[Fault]:
+def _failures(text: str) -> Iterator[Failure]:
     found = [*FAILED.finditer(text), *PLAN.finditer(text)]
     for one in sorted(found, key=re.Match.start):
         before = text[text.rfind("\n", 0, one.start()) + 1 : one.end()]
@@ -66,4 +66,4 @@ def _faults(text: str) -> Iterator[Fault]:
         groups = one.groupdict()
         causes = re.findall(r"\w+", groups.get("causes") or "")
         status = groups["status"]
-        yield Fault(stage, int(status) if status else None, tuple(causes))
+        yield Failure(stage, int(status) if status else None, tuple(causes))

@@ -29,7 +29,7 @@ import signal
 
 from mlprogram.ane.claims.known_errors import explain
 from mlprogram.ane.mac.child import Outcome
-from mlprogram.ane.mac.compiler import read_faults
+from mlprogram.ane.mac.compiler import read_failures
 from mlprogram.ane.mac.plan import CoreMLPlan
 import numpy as np
 
@@ -189,7 +189,7 @@ def _refused(account: _Account) -> tuple[str, str] | None:
     code, reached = account.outcome.code, account.outcome.reached
     said = account.said[0][:200]
     reason = f"the compiler gave up (exit status {code}), while {reached}: {said}"
-    faults = [fault.line() for fault in read_faults(account.outcome.said)]
+    faults = [fault.line() for fault in read_failures(account.outcome.said)]
     return "refused", "; ".join([reason, *faults[:3]])
 
 
