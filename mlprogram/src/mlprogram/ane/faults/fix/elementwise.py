@@ -1,10 +1,7 @@
 """Exact rewrites of ops that go element by element."""
 
-from typing import Any
-
 from mlprogram.ane.faults.fix.mend import At, Mend
 import numpy as np
-from torch import Tensor
 
 
 def pow_two(at: At) -> Mend:
@@ -17,3 +14,6 @@ def pow_two(at: At) -> Mend:
         result = at.make.op("mul", {"x": result, "y": np.ones(base.type.sizes)})
     shape = base.type.sizes
     return at.mend(result, [y], lambda y: torch.pow(torch.full(shape, 2.0), y))
+
+
+REWRITES = (pow_two,)

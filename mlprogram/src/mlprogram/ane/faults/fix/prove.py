@@ -139,9 +139,7 @@ def distance(found: np.ndarray, wanted: np.ndarray, sums: bool = False) -> float
 # --- the whole function ---------------------------------------------------------------------------
 
 
-def prove_whole(
-    before: Container, after: Container, function: str, mends: Iterable[Mend]
-) -> Proof:
+def prove_whole(before: Container, after: Container, function: str, mends: Iterable[Mend]) -> Proof:
     """Hold the rewritten function against the one that is meant, outputs and states.
 
     In single precision they agree within `WHOLE`; as declared, the new one is no further from that

@@ -1,0 +1,204 @@
+"""Write a package again without faults that an exact rewrite mends, proven before it is written.
+
+    from mlprogram.ane.faults.fix import fix
+
+    report = fix("model.mlpackage", "mended.mlpackage")
+    report.mended, report.left          # what was rewritten, and what was not, with the reason
+    print(report.text())
+
+    rewrites.py      the rewrites by fault; elementwise.py, products.py, ... have them by subject
+    mend.py          `Mend`: the ops that take an op's place, and what torch computes in theirs
+    edit.py          new ops in a function's protobuf
+    prove.py         the new ops alone on edges; whole functions, states included
+
+A rewrite gives what was *meant*: what torch computes of the op that was converted. The package that
+was given is never changed, and its weight files are copied as they are.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mlprogram.ane.faults.fault import Fault, load
+from mlprogram.ane.faults.fix import edit
+from mlprogram.ane.faults.fix.mend import Mend, Unmended
+from mlprogram.ane.faults.fix.rewrites import mend
+from mlprogram.ane.laws.graph import ProgramGraph
+from mlprogram.errors import InvalidInput
+from mlprogram.files import regular_files
+from mlprogram.package.container import Container, open_container, save
+from mlprogram.package.reader import Package
+from mlprogram.tables import table
+
+__all__ = ["FixReport", "Treated", "fix"]
+
+
+@dataclass(frozen=True)
+class Treated:
+    """An op with a fault. left: why it is as it was; "" if it was rewritten."""
+
+    fault: Fault
+    function: str
+    op: str
+    name: str
+    left: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """The op in plain JSON values."""
+        own = {key: getattr(self, key) for key in ("function", "op", "name")}
+        more = {"left": self.left, "instead": self.fault.instead} if self.left else {}
+        return {"fault": self.fault.id, **own, **more}
+
+
+@dataclass
+class FixReport:
+    """What `fix` did.
+
+    out: the package that was written; None if nothing was. ops: those that compute, before and
+    after; bytes: of all files. tried: sets of inputs that the functions ran on; error: the largest
+    difference from what was meant, in single precision, as a share of an output's largest number.
+    """
+
+    package: Path
+    out: Path | None = None
+    mended: list[Treated] = field(default_factory=list)
+    left: list[Treated] = field(default_factory=list)
+    ops: tuple[int, int] = (0, 0)
+    bytes: tuple[int, int] = (0, 0)
+    tried: int = 0
+    error: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The report in plain JSON values."""
+        own = {key: getattr(self, key) for key in ("ops", "bytes", "tried", "error")}
+        lists = {key: [one.to_json() for one in getattr(self, key)] for key in ("mended", "left")}
+        out = None if self.out is None else str(self.out)
+        return {"package": str(self.package), "out": out, **lists, **own}
+
+    def text(self) -> str:
+        """The report as text."""
+        rows = [("mended", one.fault.id, f"{one.function}, {one.op} {one.name!r}")
+                for one in self.mended]  # fmt: skip
+        for one in self.left:
+            place = f"{one.function}, {one.op} {one.name!r}".strip()
+            rows.append(("left", one.fault.id, f"{place}: {one.left}; {one.fault.instead}"))
+        if self.out is None:
+            head = f"{self.package}: nothing to mend, and nothing is written"
+        else:
+            head = f"{self.out}: written, with {_changes(self)}"
+        return "\n".join([head, table(rows, indent=2)] if rows else [head])
+
+
+def _changes(report: FixReport) -> str:
+    ops, size = (f"{a:,} -> {b:,}" for a, b in (report.ops, report.bytes))
+    return (
+        f"{ops} ops, {size} bytes; on {report.tried} sets of inputs at most "
+        f"{report.error:.2g} of the largest number from what was meant"
+    )
+
+
+def fix(
+    package: str | Path, out: str | Path, known: Mapping[str, Fault] | None = None
+) -> FixReport:
+    """Write `package` to `out` (.mlpackage) with every fault mended that an exact rewrite mends.
+
+    known: the faults to look for; `faults.load(system, coremltools)` has them for one system, and
+    None is all. An op whose new form does not prove to give what is meant is left as it is, and
+    `FixReport.left` says why, as of one that no rewrite is known for. Nothing is written where
+    nothing can be mended, or where a whole function parts from what is meant.
+
+    Raises InvalidInput if `out` exists, cannot be written, or has another suffix; InvalidPackage
+    for what is no ML Program.
+    """
+    path, out = Path(package), Path(out)
+    if out.suffix != ".mlpackage" or out.exists():
+        reason = "exists already" if out.exists() else "does not end in .mlpackage"
+        raise InvalidInput(f"{out}: {reason}; name another place for the mended package")
+    before = open_container(path)
+    report = FixReport(path)
+    mends = _mends(Package(before), load() if known is None else known, report)
+    after = _rewritten(before, mends)
+    for function, treated in mends.items():
+        _keep_proven(after, function, treated, report)
+    after = _rewritten(before, mends)
+    if not report.mended:
+        return report
+    _prove(before, after, mends, report)
+    save(after, out)
+    report.out = out
+    report.bytes = _bytes(path), _bytes(out)
+    report.ops = _ops(before), _ops(after)
+    return report
+
+
+Mends = dict[str, dict[str, tuple[Treated, Mend]]]  # by function, by the op's name
+
+
+def _mends(package: Package, known: Mapping[str, Fault], report: FixReport) -> Mends:
+    """The mendings of each function's faults; what has none goes into the report."""
+    mends: Mends = defaultdict(dict)
+    for name, function in package.functions.items():
+        graph = ProgramGraph(package, function)
+        for fault in known.values():
+            for seen in fault.find(graph, None) if fault.find else ():
+                operation = seen.operation
+                op, of = (operation.type, operation.name) if operation else ("", "")
+                treated = Treated(fault, name, op, of)
+                try:
+                    made = mend(fault.id, graph, operation)
+                    if of in mends[name]:
+                        raise Unmended("the op has another fault, which is mended first")
+                    mends[name][of] = treated, made
+                except Unmended as reason:
+                    report.left.append(replace(treated, left=str(reason)))
+    return mends
+
+
+def _rewritten(container: Container, mends: Mends) -> Container:
+    spec = type(container.spec)()
+    spec.CopyFrom(container.spec)
+    for name, treated in mends.items():
+        new = {op: made.operations for op, (_, made) in treated.items()}
+        edit.replace(spec.mlProgram.functions[name], new)
+    return replace(container, spec=spec)
+
+
+def _keep_proven(
+    after: Container, function: str, treated: dict[str, tuple[Treated, Mend]], report: FixReport
+) -> None:
+    """Drop the mendings of a function that do not give what is meant, each alone."""
+    from mlprogram.ane.faults.fix.prove import prove_alone
+
+    for op, (one, made) in [*treated.items()]:
+        try:
+            prove_alone(after, function, made)
+            report.mended.append(one)
+        except Unmended as reason:
+            report.left.append(replace(one, left=str(reason)))
+            del treated[op]
+
+
+def _prove(before: Container, after: Container, mends: Mends, report: FixReport) -> None:
+    """Hold whole functions against what is meant. Raises InvalidInput where they part."""
+    from mlprogram.ane.faults.fix.prove import prove_whole
+
+    for function, treated in mends.items():
+        if not treated:
+            continue
+        try:
+            proof = prove_whole(before, after, function, [made for _, made in treated.values()])
+        except Unmended as reason:
+            raise InvalidInput(f"{report.package}: {reason}; nothing is written") from None
+        report.tried += proof.inputs
+        report.error = max(report.error, proof.error)
+
+
+def _ops(container: Container) -> int:
+    functions = Package(container).functions.values()
+    return sum(not o.is_constant for function in functions for o in function.operations())
+
+
+def _bytes(path: Path) -> int:
+    return sum(regular_files(path).values()) if path.is_dir() else path.stat().st_size
