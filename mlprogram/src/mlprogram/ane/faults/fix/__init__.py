@@ -15,7 +15,6 @@ A rewrite gives what was *meant*: what torch computes of the op that was convert
 was given is never changed, and its weight files are copied as they are.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 from mlprogram.ane.faults.fault import Fault, load
 from mlprogram.ane.faults.fix import edit
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
-from mlprogram.ane.faults.fix.rewrites import mend
+from mlprogram.ane.faults.fix.rewrites import mends_of
 from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.errors import InvalidInput
 from mlprogram.files import regular_files
@@ -119,12 +118,10 @@ def fix(
     before = open_container(path)
     report = FixReport(path)
     mends = _mends(Package(before), load() if known is None else known, report)
-    after = _rewritten(before, mends)
-    for function, treated in mends.items():
-        _keep_proven(after, function, treated, report)
-    after = _rewritten(before, mends)
+    _keep_proven(_rewritten(before, mends), mends, report)
     if not report.mended:
         return report
+    after = _rewritten(before, mends)
     _prove(before, after, mends, report)
     save(after, out)
     report.out = out
@@ -133,26 +130,23 @@ def fix(
     return report
 
 
-Mends = dict[str, dict[str, tuple[Treated, Mend]]]  # by function, by the op's name
+Mends = dict[str, list[tuple[Treated, list[Mend]]]]  # by function
 
 
 def _mends(package: Package, known: Mapping[str, Fault], report: FixReport) -> Mends:
     """The mendings of each function's faults; what has none goes into the report."""
-    mends: Mends = defaultdict(dict)
+    mends: Mends = {}
     for name, function in package.functions.items():
-        graph = ProgramGraph(package, function)
-        for fault in known.values():
-            for seen in fault.find(graph, None) if fault.find else ():
-                operation = seen.operation
-                op, of = (operation.type, operation.name) if operation else ("", "")
-                treated = Treated(fault, name, op, of)
-                try:
-                    made = mend(fault.id, graph, operation)
-                    if of in mends[name]:
-                        raise Unmended("the op has another fault, which is mended first")
-                    mends[name][of] = treated, made
-                except Unmended as reason:
-                    report.left.append(replace(treated, left=str(reason)))
+        graph, mends[name] = ProgramGraph(package, function), []
+        found = [(fault, seen) for fault in known.values() if fault.find
+                 for seen in fault.find(graph, None)]  # fmt: skip
+        for fault, seen in found:
+            op, of = (seen.operation.type, seen.operation.name) if seen.operation else ("", "")
+            treated = Treated(fault, name, op, of)
+            try:
+                mends[name].append((treated, mends_of(fault.id, graph, seen.operation)))
+            except Unmended as reason:
+                report.left.append(replace(treated, left=str(reason)))
     return mends
 
 
@@ -160,24 +154,26 @@ def _rewritten(container: Container, mends: Mends) -> Container:
     spec = type(container.spec)()
     spec.CopyFrom(container.spec)
     for name, treated in mends.items():
-        new = {op: made.operations for op, (_, made) in treated.items()}
+        new = {one.operation.name: one.operations for _, made in treated for one in made}
         edit.replace(spec.mlProgram.functions[name], new)
     return replace(container, spec=spec)
 
 
-def _keep_proven(
-    after: Container, function: str, treated: dict[str, tuple[Treated, Mend]], report: FixReport
-) -> None:
-    """Drop the mendings of a function that do not give what is meant, each alone."""
+def _keep_proven(after: Container, mends: Mends, report: FixReport) -> None:
+    """Drop the mendings that do not give what is meant, each tried alone."""
     from mlprogram.ane.faults.fix.prove import prove_alone
 
-    for op, (one, made) in [*treated.items()]:
-        try:
-            prove_alone(after, function, made)
-            report.mended.append(one)
-        except Unmended as reason:
-            report.left.append(replace(one, left=str(reason)))
-            del treated[op]
+    for function, all_ in mends.items():
+        mends[function] = []
+        for treated, made in all_:
+            try:
+                for one in made:
+                    prove_alone(after, function, one)
+            except Unmended as reason:
+                report.left.append(replace(treated, left=str(reason)))
+            else:
+                report.mended.append(treated)
+                mends[function].append((treated, made))
 
 
 def _prove(before: Container, after: Container, mends: Mends, report: FixReport) -> None:
@@ -188,7 +184,7 @@ def _prove(before: Container, after: Container, mends: Mends, report: FixReport)
         if not treated:
             continue
         try:
-            proof = prove_whole(before, after, function, [made for _, made in treated.values()])
+            proof = prove_whole(before, after, function, [one for _, m in treated for one in m])
         except Unmended as reason:
             raise InvalidInput(f"{report.package}: {reason}; nothing is written") from None
         report.tried += proof.inputs

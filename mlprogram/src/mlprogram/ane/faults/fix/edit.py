@@ -51,18 +51,20 @@ class Maker:
         """Add an op of one output.
 
         inputs: `Value`s, lists of them, or constants: numbers and texts of Python, arrays. A float
-        has the dtype of the op's first value. dtype, shape: of the output; by default the dtype of
-        the first value, and the shape to which all values broadcast.
+        has the dtype of the output, or of the op's first value where that is no float. dtype,
+        shape: of the output; by default the dtype of the first value, and the shape to which all
+        values broadcast.
         """
         values = [item for item in inputs.values() if isinstance(item, Value)]
-        floats = values[0].type.dtype if values else "fp32"
+        first = values[0].type.dtype if values else "fp32"
+        floats = dtype if dtype in ("fp16", "fp32") else first
         message = proto("MIL_pb2").Operation(type=kind)
         for key, item in inputs.items():
             for one in item if isinstance(item, list) and isinstance(item[0], Value) else [item]:
                 value = one if isinstance(one, Value) else self.constant(one, floats)
                 message.inputs[key].arguments.add().name = value.name
         shape = broadcast(value.type.shape for value in values) if shape is None else shape
-        return self._add(message, TensorType(dtype or floats, shape))
+        return self._add(message, TensorType(dtype or first, shape))
 
     def constant(self, value: Any, floats: str = "fp32") -> Value:
         """Add a constant. floats: the dtype of one that is a float."""

@@ -10,6 +10,10 @@ from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant, TensorType
 import numpy as np
 
+#: Numbers at which ops have gone wrong: zeros, ones, halves, small and large ones of fp16.
+FINITE = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.5, 3.0, 10.0, -10.0, 100.0, -100.0, 1e-3, -1e-3,
+          3e4, -3e4)  # fmt: skip
+
 
 class Unmended(Exception):
     """An op cannot be rewritten exactly; the message says why, as a clause."""
@@ -22,8 +26,9 @@ class Mend:
     operation: the op whose output is computed anew. inputs: the values that it is computed from.
     meant: torch's own computation of it on tensors of these, in their order; floats are in float32.
     operations: the ops that take its place, in protobuf. values: by input, those that it is tried
-    on where not any number is allowed. ulps: how many steps of its dtype the new numbers may be
-    away, of each element, or of the largest with `sums`.
+    on where not any number is allowed. least: what the new ops give in place of anything less, as
+    the ops that read it allow. ulps: how many steps of its dtype the new numbers may be away, of
+    each element, or of the largest with `sums`.
     """
 
     operation: Operation
@@ -31,6 +36,7 @@ class Mend:
     meant: Callable[..., Any]
     operations: list[Any]
     values: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    least: float = -np.inf
     ulps: float = 4
     sums: bool = False
 
@@ -61,19 +67,45 @@ class At:
         """Every input of the op that has one value."""
         return {key: self.value(key) for key, items in self.operation.inputs.items() if items}
 
+    def maker(self, key: str, operation: Operation) -> Operation:
+        """The op that makes an input of another one."""
+        made = self.graph.maker(self.graph.item(operation, key))
+        if made is None:
+            raise Unmended(f"its {operation.type} is of a function's input")
+        return made
+
+    def back_to(self, kind: str, most: int) -> Operation:
+        """The nearest op of a kind, among this one and its makers, `most` steps back."""
+        found = [self.operation]
+        for _ in range(most + 1):
+            if named := [operation for operation in found if operation.type == kind]:
+                return named[0]
+            names = [name for operation in found for name in self.graph.computed(operation)]
+            found = [self.graph.makers[name] for name in names if name in self.graph.makers]
+        raise Unmended(f"there is no {kind} where one was looked for")
+
+    def reader(self, kind: str) -> Operation:
+        """The one op that reads this one's output, of a kind."""
+        ((name, _),) = self.operation.outputs
+        readers = self.graph.readers.get(name, [])
+        if [reader.type for reader in readers] != [kind] or name in self.graph.outputs:
+            raise Unmended(f"its {self.operation.type} is read by more than one {kind}")
+        return readers[0]
+
     def array(self, key: str) -> np.ndarray | None:
         """A constant input of the op; None if it is absent or computed."""
         constant = self.graph.constant(self.graph.item(self.operation, key))
         return None if constant is None else constant.array()
 
-    def setting(self, key: str, default: Any = None) -> Any:
+    def setting(self, key: str, default: Any = None, operation: Operation | None = None) -> Any:
         """A small constant input as plain Python. Raises Unmended for one that is computed."""
-        item = self.graph.item(self.operation, key)
+        operation = operation or self.operation
+        item = self.graph.item(operation, key)
         if item is None:
             return default
         if self.graph.constant(item) is None:
-            raise Unmended(f"its {key} is computed")
-        return self.graph.value(self.operation, key)
+            raise Unmended(f"the {key} of its {operation.type} is computed")
+        return self.graph.value(operation, key)
 
     def mend(self, result: Value, inputs: Sequence[Value], meant: Callable, **how: Any) -> Mend:
         """The mending that gives `result` in the op's place; see `Mend`.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlprogram.ane.faults.fix import edit
-from mlprogram.ane.faults.fix.mend import Mend, Unmended
+from mlprogram.ane.faults.fix.mend import FINITE, Mend, Unmended
 from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.package.container import Container
 from mlprogram.package.description import NUMPY
@@ -13,9 +13,7 @@ from mlprogram.package.files import proto
 from mlprogram.package.values import TensorType
 import numpy as np
 
-#: Numbers at which ops have gone wrong: zeros, ones, halves, the largest of fp16, none at all.
-EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.5, 3.0, 10.0, -10.0, 100.0, -100.0, 1e-3, -1e-3,
-         3e4, -3e4, np.inf, -np.inf, np.nan)  # fmt: skip
+EDGES = (*FINITE, np.inf, -np.inf, np.nan)
 SMALL = (-5, -3, -2, -1, 0, 1, 2, 3, 7)  # integers
 SEEDS = range(8)  # the draws of numbers that an op alone is tried on
 OPEN = 3  # the size of an axis that the program leaves open, for an op alone
@@ -94,7 +92,10 @@ def meant(mend: Mend, arrays: Mapping[str, np.ndarray], dtype: np.dtype) -> np.n
 
     tensors = [torch.from_numpy(np.array(arrays[value.name])) for value in mend.inputs]
     with np.errstate(over="ignore"):
-        return mend.meant(*map(_single, tensors)).numpy().astype(dtype)
+        wanted = mend.meant(*map(_single, tensors)).numpy()
+        if mend.least > -np.inf:
+            wanted = np.maximum(wanted, mend.least)
+        return wanted.astype(dtype)
 
 
 def edges(mend: Mend) -> Iterator[dict[str, np.ndarray]]:
@@ -159,7 +160,7 @@ def prove_whole(before: Container, after: Container, function: str, mends: Itera
         for name, value in wanted.items():
             error = _share(found[name], value)
             lost, new = (_share(one[name], value) for one in declared)
-            worst, tried = max(worst, error), tried
+            worst = max(worst, error)
             if error > WHOLE or new > 2 * lost + 16 * _eps(declared[0][name]):
                 raise Unmended(
                     f"function {function!r} would not give what was meant: {name!r} is "
@@ -233,7 +234,9 @@ def _run(program, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     found = {}
     for step in range(STEPS if state else 1):
         for name, value in program.predict(arrays, state).items():
-            found[f"{name} of call {step + 1}" if step else name] = np.asarray(value)
+            value = [*value.values()] if isinstance(value, dict) else value  # of a classifier
+            if not isinstance(value, str):
+                found[f"{name} of call {step + 1}" if step else name] = np.asarray(value)
     for name in program.states:
         found[f"state {name}"] = state.read_state(name)
     return found
@@ -244,12 +247,11 @@ def _eps(array: np.ndarray) -> float:
 
 
 def _share(found: np.ndarray, wanted: np.ndarray) -> float:
-    """The largest difference as a share of the largest number; infinite as in `distance`."""
+    """The largest difference as a share of the largest number, where a finite one is wanted."""
     a, b = found.astype(np.float64), wanted.astype(np.float64)
     if a.shape != b.shape:
         return np.inf
-    with np.errstate(invalid="ignore"):
-        apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.abs(a - b))
+    finite = np.isfinite(b)
+    apart = np.abs(a[finite] - b[finite])
     apart[np.isnan(apart)] = np.inf
-    largest = np.abs(np.where(np.isfinite(b), b, 0)).max(initial=0)
-    return float(apart.max(initial=0)) / (largest or 1.0)
+    return float(apart.max(initial=0)) / (float(np.abs(b[finite]).max(initial=0)) or 1.0)

@@ -2,20 +2,28 @@
 
 from collections.abc import Callable
 
-from mlprogram.ane.faults.fix import elementwise
+from mlprogram.ane.faults.fix import elementwise, indices, masks, reductions
 from mlprogram.ane.faults.fix.edit import Maker
 from mlprogram.ane.faults.fix.mend import At, Mend, Unmended
 from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.package.function import Operation
 
 #: Each is called with the op that the fault was found at, and raises Unmended where it cannot.
-REWRITES: dict[str, Callable[[At], Mend]] = {
-    rewrite.__name__.replace("_", "-"): rewrite for rewrite in (*elementwise.REWRITES,)
-}
+REWRITES: dict[str, Callable[[At], Mend | list[Mend]]] = {
+    rewrite.__name__.replace("_", "-"): rewrite
+    for rewrite in (
+        *elementwise.REWRITES, *indices.REWRITES, *masks.REWRITES, *reductions.REWRITES
+    )
+}  # fmt: skip
 
 
-def mend(fault: str, graph: ProgramGraph, operation: Operation | None) -> Mend:
-    """The mending of an op with a fault. Raises Unmended, with the reason, where there is none."""
+def mends_of(fault: str, graph: ProgramGraph, operation: Operation | None) -> list[Mend]:
+    """What mends an op with a fault, all of it or nothing.
+
+    Raises Unmended, with the reason, where there is no such.
+    """
     if fault not in REWRITES or operation is None or len(operation.outputs) != 1:
         raise Unmended("no exact rewrite is known")
-    return REWRITES[fault](At(graph, operation, Maker(f"{operation.name}_mended", {*graph.types})))
+    maker = Maker(f"{operation.name}_mended", {*graph.types})
+    made = REWRITES[fault](At(graph, operation, maker))
+    return made if isinstance(made, list) else [made]
