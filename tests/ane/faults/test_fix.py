@@ -70,7 +70,8 @@ PAIR, ROWS = {"x": (2, 4), "y": (2, 4)}, {"x": (2, 4)}
 CASES = [
     ("pow-two", "pow", lambda y: mb.pow(x=number(2, y), y=y), {"y": (2, 4)}, lambda y: 2**y, 1),
     ("mod-sign", "mod", lambda x, y: mb.mod(x=x, y=y), PAIR, torch.remainder, 8),
-    ("mod-sign", "mod", lambda x: mb.mod(x=x, y=number(3, x)), ROWS, lambda x: torch.remainder(x, 3), 4),
+    ("mod-sign", "mod", lambda x: mb.mod(x=x, y=number(3, x)), ROWS,
+     lambda x: torch.remainder(x, 3), 4),
     ("reciprocal-epsilon", "inverse", lambda x: mb.inverse(x=x), ROWS, torch.reciprocal, 1),
     ("infinite-clip", "clip", _clip, ROWS, lambda x: x.clamp(min=-1), 1),
     ("softplus-large", "softplus", lambda x: mb.softplus(x=x), ROWS, F.softplus, 3),
@@ -96,7 +97,7 @@ def test_a_rewrite_gives_what_torch_does(case, dtype, tmp_path):
     report = fix(path, tmp_path / "b.mlpackage", at_kind(fault, kind))
     assert [one.fault.id for one in report.mended] == [fault], report.text()
     assert report.ops[1] == ops == len(_kinds(report.out))
-    assert report.tried == 8 and report.error < 1e-6
+    assert report.tried == 8 and report.error < (1e-6 if dtype == "fp32" else 1e-3)
 
     fixed = MLProgram(report.out)
     arrays = fixed.random_inputs(5)

@@ -51,9 +51,9 @@ def _bounded(at: At) -> Mend:
         finite = [t.clamp(min=lowest) if t.is_floating_point() else t for t in tensors]
         return compute[kind](*finite)
 
-    values = {v.name: (0.0, 1.0) if kind == "mul" else SCORES for v in inputs
-              if v.type.dtype != "bool"}  # fmt: skip
-    return at.mend(result, inputs, meant, values=values, least=CLOSED)
+    flags = tuple(value.name for value in inputs) if kind == "mul" else ()
+    values = {v.name: (0.0, 1.0) if flags else SCORES for v in inputs if v.type.dtype != "bool"}
+    return at.mend(result, inputs, meant, values=values, flags=flags, least=CLOSED)
 
 
 def _raised(at: At, softmax: Operation) -> Mend:

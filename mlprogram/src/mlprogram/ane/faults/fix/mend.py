@@ -26,9 +26,10 @@ class Mend:
     operation: the op whose output is computed anew. inputs: the values that it is computed from.
     meant: torch's own computation of it on tensors of these, in their order; floats are in float32.
     operations: the ops that take its place, in protobuf. values: by input, those that it is tried
-    on where not any number is allowed. least: what the new ops give in place of anything less, as
-    the ops that read it allow. ulps: how many steps of its dtype the new numbers may be away, of
-    each element, or of the largest with `sums`.
+    on where not any number is allowed. flags: those that are 0 or 1; the function's inputs that
+    they are computed from are drawn so too. least: what the new ops give in place of anything
+    less, as the ops that read it allow. ulps: how many steps of its dtype the new numbers may be
+    away, of each element, or of the largest with `sums`.
     """
 
     operation: Operation
@@ -36,6 +37,7 @@ class Mend:
     meant: Callable[..., Any]
     operations: list[Any]
     values: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
     least: float = -np.inf
     ulps: float = 4
     sums: bool = False
@@ -117,16 +119,16 @@ class At:
         except ValueError as error:
             raise Unmended(f"the rewrite would give {error}") from None
         known = {value.name: self.graph.constant(value.name) for value in inputs}
-        computed = tuple(value for value in inputs if known[value.name] is None)
+        computed = {value.name: value for value in inputs if known[value.name] is None}
         if not computed:
             raise Unmended("it is computed of constants alone")
 
         def with_constants(*tensors):
-            given = iter(tensors)
-            constants = [known[value.name] for value in inputs]
-            return meant(*(next(given) if c is None else _tensor(c) for c in constants))
+            given = dict(zip(computed, tensors, strict=True))
+            given |= {name: _tensor(c) for name, c in known.items() if c is not None}
+            return meant(*(given[value.name] for value in inputs))
 
-        return Mend(self.operation, computed, with_constants, made, **how)
+        return Mend(self.operation, tuple(computed.values()), with_constants, made, **how)
 
 
 def _tensor(constant: Constant):

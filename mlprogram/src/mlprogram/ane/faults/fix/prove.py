@@ -2,23 +2,27 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
 from typing import Any
 
 from mlprogram.ane.faults.fix import edit
+from mlprogram.ane.faults.fix.edit import Value
 from mlprogram.ane.faults.fix.mend import FINITE, Mend, Unmended
 from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.package.container import Container
 from mlprogram.package.description import NUMPY
 from mlprogram.package.files import proto
-from mlprogram.package.values import TensorType
+from mlprogram.package.function import Operation
 import numpy as np
 
 EDGES = (*FINITE, np.inf, -np.inf, np.nan)
 SMALL = (-5, -3, -2, -1, 0, 1, 2, 3, 7)  # integers
-SEEDS = range(8)  # the draws of numbers that an op alone is tried on
+PAIRS = 400  # combinations of edges, beyond which some are drawn
+ROUNDS = 64  # runs of an op alone, which has few elements if it takes so many
 OPEN = 3  # the size of an axis that the program leaves open, for an op alone
 STEPS = 2  # calls of a function with states
-WHOLE = 1e-4  # of the largest number of a function's output in single precision
+WHOLE = 1e-4  # of the largest number of an output in single precision; constants may be of half
 
 
 @dataclass(frozen=True)
@@ -36,20 +40,20 @@ class Proof:
 # --- an op alone ----------------------------------------------------------------------------------
 
 
-def alone(container: Container, function: str, mend: Mend) -> Any:
-    """A program of nothing but the op that is mended, in a container of its own: `MLProgram`.
+def alone(
+    container: Container, function: str, operation: Operation, inputs: Iterable[Value]
+) -> Container:
+    """A model of nothing but one op of a function, or of the ops from `inputs` to it.
 
-    It takes `mend.inputs`. Raises Unmended if the op needs more.
+    Raises Unmended if they need more than these and constants.
     """
-    from mlprogram.run.program import MLProgram
-
-    whole = container.spec.mlProgram.functions[function]
-    ((name, _),) = mend.operation.outputs
+    given, whole = [*inputs], container.spec.mlProgram.functions[function]
+    ((name, _),) = operation.outputs
     try:
         operations = edit.slice_of(
             (o for block in edit.blocks_of(whole) for o in block.operations),
             [name],
-            [value.name for value in mend.inputs],
+            [value.name for value in given],
         )
     except ValueError as error:
         raise Unmended(str(error)) from None
@@ -57,12 +61,12 @@ def alone(container: Container, function: str, mend: Mend) -> Any:
     spec.mlProgram.version = 1
     made = spec.mlProgram.functions["main"]
     made.opset = whole.opset
-    for value in mend.inputs:
+    for value in given:
         made.inputs.add(name=value.name, type=edit.value_type(value.type))
     block = made.block_specializations[whole.opset]
     block.operations.extend(operations)
     block.outputs.append(name)
-    return MLProgram(replace(container, spec=spec)).plain()
+    return replace(container, spec=spec)
 
 
 def prove_alone(container: Container, function: str, mend: Mend) -> None:
@@ -70,7 +74,7 @@ def prove_alone(container: Container, function: str, mend: Mend) -> None:
 
     container: of the rewritten model.
     """
-    program = alone(container, function, mend)
+    program = opened(alone(container, function, mend.operation, mend.inputs), "main", "fp16")
     ((name, type_),) = mend.operation.outputs
     for arrays in edges(mend):
         try:
@@ -99,22 +103,22 @@ def meant(mend: Mend, arrays: Mapping[str, np.ndarray], dtype: np.dtype) -> np.n
 
 
 def edges(mend: Mend) -> Iterator[dict[str, np.ndarray]]:
-    """Arrays for the inputs of an op alone: edges, mixed anew by each seed, then normal numbers."""
-    for seed in SEEDS:
-        generator = np.random.default_rng(seed)
-        yield {
-            value.name: _drawn(generator, value.type, mend.values.get(value.name), seed % 2 == 1)
-            for value in mend.inputs
-        }
-
-
-def _drawn(generator, type_: TensorType, values, normal: bool) -> np.ndarray:
-    shape = tuple(OPEN if size is None else size for size in type_.shape)
-    dtype = np.dtype(NUMPY.get(type_.dtype, type_.dtype))
-    if values is None and normal and dtype.kind == "f":
-        return (3 * generator.standard_normal(shape)).astype(dtype)
-    allowed = values if values is not None else EDGES if dtype.kind == "f" else SMALL
-    return generator.choice(np.array(allowed), shape).astype(dtype)
+    """Arrays for the inputs of an op alone: edges, each with each where these are few, in as many
+    rounds as its elements need for all, at most `ROUNDS`; then normal numbers."""
+    generator, types = np.random.default_rng(0), {v.name: v.type for v in mend.inputs}
+    shapes = {n: tuple(OPEN if s is None else s for s in t.shape) for n, t in types.items()}
+    dtypes = {n: np.dtype(NUMPY.get(t.dtype, t.dtype)) for n, t in types.items()}
+    tried = [[*mend.values.get(n, EDGES if d.kind == "f" else SMALL)] for n, d in dtypes.items()]
+    if prod(map(len, tried)) > PAIRS:
+        mixed = np.stack([generator.choice(values, PAIRS) for values in tried], 1)
+    else:
+        mixed = generator.permutation(np.array([*product(*tried)]))
+    largest = max(map(prod, shapes.values()))
+    for turn in range(min(-(-len(mixed) // largest), ROUNDS)):
+        rolled = np.roll(mixed, -turn * largest, 0)
+        yield {n: np.resize(rolled[:, i], shapes[n]).astype(dtypes[n]) for i, n in enumerate(types)}
+    if not mend.values and all(dtype.kind == "f" for dtype in dtypes.values()):
+        yield {n: (3 * generator.standard_normal(shapes[n])).astype(dtypes[n]) for n in types}
 
 
 def distance(found: np.ndarray, wanted: np.ndarray, sums: bool = False) -> float:
@@ -143,25 +147,30 @@ def distance(found: np.ndarray, wanted: np.ndarray, sums: bool = False) -> float
 def prove_whole(before: Container, after: Container, function: str, mends: Iterable[Mend]) -> Proof:
     """Hold the rewritten function against the one that is meant, outputs and states.
 
-    In single precision they agree within `WHOLE`; as declared, the new one is no further from that
-    than twice the one that is meant, and some rounding. Raises Unmended where they part, or where
-    the function runs on no inputs.
+    In single precision they agree within `WHOLE`, or the rounding of constants in the dtype of what
+    is mended; as declared, the new one is no further from that than twice the one that is meant,
+    and some rounding. Raises Unmended where they part, or where the function runs on no inputs.
     """
     mends = [*mends]
-    single = [_as_meant(before, function, mends, "fp32"), _opened(after, function, "fp32")]
-    half = [_as_meant(before, function, mends, "fp16"), _opened(after, function, "fp16")]
+    half = any(mend.operation.outputs[0][1].dtype == "fp16" for mend in mends)
+    allowed = max(WHOLE, 4 * _eps(np.zeros(0, np.float16)) * half)
+    single = [_as_meant(before, function, mends, "fp32"), opened(after, function, "fp32")]
+    as_declared = [_as_meant(before, function, mends, "fp16"), opened(after, function, "fp16")]
     tried, worst = 0, 0.0
-    for what, arrays in _inputs(single[0]):
+    for what, arrays in _inputs(single[0], _flags(before, function, mends)):
         try:
             wanted = _run(single[0], arrays)
         except (InvalidPackage, InvalidInput):  # such as an index that there is not
             continue
-        found, declared = _run(single[1], arrays), [_run(program, arrays) for program in half]
+        found, declared = (
+            _run(single[1], arrays),
+            [_run(program, arrays) for program in as_declared],
+        )
         for name, value in wanted.items():
             error = _share(found[name], value)
             lost, new = (_share(one[name], value) for one in declared)
             worst = max(worst, error)
-            if error > WHOLE or new > 2 * lost + 16 * _eps(declared[0][name]):
+            if error > allowed or new > 2 * lost + 16 * _eps(declared[0][name]):
                 raise Unmended(
                     f"function {function!r} would not give what was meant: {name!r} is "
                     f"{max(error, new):.2g} of its largest number away, on {what}"
@@ -172,7 +181,8 @@ def prove_whole(before: Container, after: Container, function: str, mends: Itera
     return Proof(tried, worst)
 
 
-def _opened(container: Container, function: str, precision: str) -> Any:
+def opened(container: Container, function: str, precision: str) -> Any:
+    """A function of a model as `MLProgram`, op by op."""
     from mlprogram.run.program import MLProgram
 
     return MLProgram(container, function, precision).plain()
@@ -184,7 +194,7 @@ def _as_meant(container: Container, function: str, mends: list[Mend], precision:
     spec.CopyFrom(container.spec)
     stand_ins = {mend.operation.name: _stand_in(mend) for mend in mends}
     edit.replace(spec.mlProgram.functions[function], stand_ins)
-    program = _opened(replace(container, spec=spec), function, precision)
+    program = opened(replace(container, spec=spec), function, precision)
     by_name = {mend.operation.name: mend for mend in mends}
     for step in program.plan.main.all():
         if mend := by_name.get(step.operation.name):
@@ -216,16 +226,32 @@ def _single(tensor):
     return tensor.float() if tensor.is_floating_point() else tensor
 
 
-def _inputs(program) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Arrays for a function: random ones by two seeds, then its floats at one edge everywhere."""
-    for seed in (0, 1):
-        yield f"random inputs, seed {seed}", program.random_inputs(seed)
-    for edge in (0.0, -0.0, 1.0, -1.0, 100.0, -100.0):
-        arrays = program.random_inputs(0)
+def _flags(container: Container, function: str, mends: Iterable[Mend]) -> set[str]:
+    """The inputs of a function that values which are 0 or 1 are computed from, and more names."""
+    names = {name for mend in mends for name in mend.flags}
+    blocks = edit.blocks_of(container.spec.mlProgram.functions[function])
+    for operation in reversed([o for block in blocks for o in block.operations]):
+        if names & {output.name for output in operation.outputs}:
+            names |= edit.names_read(operation)
+    return names
+
+
+def _inputs(program, flags: set[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Arrays for a function: random ones by two seeds, then its floats at one edge everywhere.
+
+    flags: inputs that are drawn from 0 and 1.
+    """
+    for seed, edge in enumerate((None, None, 0.0, -0.0, 1.0, -1.0, 100.0, -100.0)):
+        arrays = program.random_inputs(seed)
         for name, array in arrays.items():
-            if array.dtype.kind == "f" and not program.features[name].color:
+            if array.dtype.kind != "f" or program.features[name].color:
+                continue
+            if name in flags:
+                generator = np.random.default_rng(seed)
+                arrays[name] = generator.integers(0, 2, array.shape).astype(array.dtype)
+            elif edge is not None:
                 arrays[name] = np.full_like(array, edge)
-        yield f"inputs of {edge:g}", arrays
+        yield f"random inputs, seed {seed}" if edge is None else f"inputs of {edge:g}", arrays
 
 
 def _run(program, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
