@@ -23,13 +23,16 @@ from typing import Any
 from mlprogram.ane.faults.fault import Fault, load
 from mlprogram.ane.faults.fix import edit
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
-from mlprogram.ane.faults.fix.rewrites import mends_of
+from mlprogram.ane.faults.fix.rewrites import mends_of, same_rewrite
 from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.errors import InvalidInput
 from mlprogram.files import regular_files
 from mlprogram.package.container import Container, open_container, save
 from mlprogram.package.reader import Package
 from mlprogram.tables import table
+
+#: Rewrites one after the other, since an op may have several faults.
+ROUNDS = 8
 
 __all__ = ["FixReport", "Treated", "fix"]
 
@@ -56,7 +59,7 @@ class FixReport:
     """What `fix` did.
 
     out: the package that was written; None if nothing was. ops: those that compute, before and
-    after; bytes: of all files. tried: sets of inputs that the functions ran on; error: the largest
+    after; bytes: of all files. tried: sets of inputs that a function ran on; error: the largest
     difference from what was meant, in single precision, as a share of an output's largest number.
     """
 
@@ -115,18 +118,22 @@ def fix(
     if out.suffix != ".mlpackage" or out.exists():
         reason = "exists already" if out.exists() else "does not end in .mlpackage"
         raise InvalidInput(f"{out}: {reason}; name another place for the mended package")
-    before = open_container(path)
-    report = FixReport(path)
-    mends = _mends(Package(before), load() if known is None else known, report)
-    _keep_proven(_rewritten(before, mends), mends, report)
-    if not report.mended:
-        return report
-    after = _rewritten(before, mends)
-    _prove(before, after, mends, report)
-    save(after, out)
-    report.out = out
-    report.bytes = _bytes(path), _bytes(out)
-    report.ops = _ops(before), _ops(after)
+    before = now = open_container(path)
+    report, known = FixReport(path), load() if known is None else known
+    for _ in range(ROUNDS):
+        mends = _mends(Package(now), known, report)
+        if not _keep_proven(_rewritten(now, mends), mends, report):
+            break
+        after = _rewritten(now, mends)
+        _prove(now, after, mends, report)
+        now = after
+    else:
+        raise InvalidInput(f"{path}: its faults come back {ROUNDS} times; nothing is written")
+    if report.mended:
+        save(now, out)
+        report.out = out
+        report.bytes = _bytes(path), _bytes(out)
+        report.ops = _ops(before), _ops(now)
     return report
 
 
@@ -134,19 +141,28 @@ Mends = dict[str, list[tuple[Treated, list[Mend]]]]  # by function
 
 
 def _mends(package: Package, known: Mapping[str, Fault], report: FixReport) -> Mends:
-    """The mendings of each function's faults; what has none goes into the report."""
+    """The mendings of each function's faults; `report.left` has what there is none for.
+
+    An op that two rewrites are for has the first one only, and the other in the next round.
+    """
     mends: Mends = {}
+    report.left = []
     for name, function in package.functions.items():
         graph, mends[name] = ProgramGraph(package, function), []
+        claimed: dict[str, str] = {}  # ops, and the faults that they are rewritten for
         found = [(fault, seen) for fault in known.values() if fault.find
                  for seen in fault.find(graph, None)]  # fmt: skip
         for fault, seen in found:
             op, of = (seen.operation.type, seen.operation.name) if seen.operation else ("", "")
             treated = Treated(fault, name, op, of)
             try:
-                mends[name].append((treated, mends_of(fault.id, graph, seen.operation)))
+                made = mends_of(fault.id, graph, seen.operation)
             except Unmended as reason:
                 report.left.append(replace(treated, left=str(reason)))
+                continue
+            by = {claimed.setdefault(one.operation.name, fault.id) for one in made}
+            if all(same_rewrite(fault.id, other) for other in by):
+                mends[name].append((treated, made))
     return mends
 
 
@@ -159,10 +175,11 @@ def _rewritten(container: Container, mends: Mends) -> Container:
     return replace(container, spec=spec)
 
 
-def _keep_proven(after: Container, mends: Mends, report: FixReport) -> None:
-    """Drop the mendings that do not give what is meant, each tried alone."""
+def _keep_proven(after: Container, mends: Mends, report: FixReport) -> int:
+    """Drop the mendings that do not give what is meant, each tried alone; returns how many stay."""
     from mlprogram.ane.faults.fix.prove import prove_alone
 
+    kept = 0
     for function, all_ in mends.items():
         mends[function] = []
         for treated, made in all_:
@@ -174,6 +191,8 @@ def _keep_proven(after: Container, mends: Mends, report: FixReport) -> None:
             else:
                 report.mended.append(treated)
                 mends[function].append((treated, made))
+                kept += 1
+    return kept
 
 
 def _prove(before: Container, after: Container, mends: Mends, report: FixReport) -> None:
@@ -187,7 +206,7 @@ def _prove(before: Container, after: Container, mends: Mends, report: FixReport)
             proof = prove_whole(before, after, function, [one for _, m in treated for one in m])
         except Unmended as reason:
             raise InvalidInput(f"{report.package}: {reason}; nothing is written") from None
-        report.tried += proof.inputs
+        report.tried = max(report.tried, proof.inputs)
         report.error = max(report.error, proof.error)
 
 

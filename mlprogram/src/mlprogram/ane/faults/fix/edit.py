@@ -76,13 +76,13 @@ class Maker:
         return self._add(message, TensorType(dtype, array.shape))
 
     def finish(self, value: Value, operation: Operation) -> list[Any]:
-        """The ops, the last of which gives what `operation` gave, under its name.
+        """The ops, of which that of `value` now gives what `operation` gave, by its name.
 
         Raises ValueError where its type is another.
         """
         ((name, declared),) = operation.outputs
-        last = self.made[-1]
-        if (value.type, value.name) != (declared, last.outputs[0].name):
+        last = next((one for one in self.made if one.outputs[0].name == value.name), None)
+        if last is None or value.type != declared:
             raise ValueError(f"{value.type} in the place of {declared}")
         last.outputs[0].name = name
         last.attributes["name"].CopyFrom(immediate(np.array(name), "string"))
@@ -103,7 +103,7 @@ def broadcast(shapes: Iterable[tuple[int | None, ...]]) -> tuple[int | None, ...
     """The shape to which shapes broadcast; a flexible size (None) gives way to a fixed one."""
     found: list[int | None] = []
     for shape in shapes:
-        found = [1] * (len(shape) - len(found)) + found
+        found[:0] = [1] * (len(shape) - len(found))
         for axis, size in enumerate(reversed(shape), 1):
             if found[-axis] == 1 or (found[-axis] is None and size not in (1, None)):
                 found[-axis] = size

@@ -89,15 +89,16 @@ def atan2_zero(at: At) -> Mend:
     y, x = at.value("x", divided), at.value("x", at.maker("y", divided))
     make, dtype = at.make, at.type.dtype
     upright = make.op("equal", {"x": x, "y": 0.0}, "bool")
-    safe = make.op("select", {"cond": upright, "a": 1.0, "b": x}, dtype)
+    at_pole = make.op("cast", {"x": upright, "dtype": dtype}, dtype)
+    safe = make.op("add", {"x": x, "y": at_pole})  # 1 in place of 0
     angle = make.op("atan", {"x": make.op("real_div", {"x": y, "y": safe})})
-    below = make.op("less", {"x": y, "y": 0.0}, "bool")
-    turn = make.op("select", {"cond": below, "a": -pi, "b": pi}, dtype)
-    left = make.op("less", {"x": x, "y": 0.0}, "bool")
-    turned = make.op("add", {"x": angle, "y": turn})
-    around = make.op("select", {"cond": left, "a": turned, "b": angle}, dtype)
+    below, left = (make.op("less", {"x": one, "y": 0.0}, "bool") for one in (y, x))
+    below, left = (make.op("cast", {"x": one, "dtype": dtype}, dtype) for one in (below, left))
+    turn = make.op("add", {"x": make.op("mul", {"x": below, "y": -2 * pi}), "y": pi})
+    around = make.op("add", {"x": angle, "y": make.op("mul", {"x": left, "y": turn})})
     half = make.op("mul", {"x": make.op("sign", {"x": y}), "y": pi / 2})
-    result = make.op("select", {"cond": upright, "a": half, "b": around}, dtype)
+    elsewhere = make.op("mul", {"x": around, "y": make.op("sub", {"x": 1.0, "y": at_pole})})
+    result = make.op("add", {"x": elsewhere, "y": make.op("mul", {"x": half, "y": at_pole})})
     values = {y.name: FINITE, x.name: FINITE}
     return at.mend(result, [y, x], lambda y, x: torch.atan2(y + 0.0, x + 0.0), values=values)
 
@@ -114,6 +115,7 @@ def _end_of_atan2(at: At) -> Operation:
     return divided
 
 
-REWRITES = (
-    pow_two, mod_sign, reciprocal_epsilon, infinite_clip, softplus_large, atan2_zero,
-)  # fmt: skip
+REWRITES = {
+    "pow-two": pow_two, "mod-sign": mod_sign, "reciprocal-epsilon": reciprocal_epsilon,
+    "infinite-clip": infinite_clip, "softplus-large": softplus_large, "atan2-zero": atan2_zero,
+}  # fmt: skip

@@ -1,6 +1,7 @@
 """Masks of infinities, and of numbers that half precision makes infinite -> finite ones."""
 
 from collections.abc import Callable
+from typing import Any
 
 from mlprogram.ane.faults.fix.edit import Maker
 from mlprogram.ane.faults.fix.mend import At, Mend, Unmended
@@ -35,7 +36,8 @@ def _bounded(at: At) -> Mend:
     if kind not in compute:
         raise Unmended(f"a {kind} of a mask is not rewritten")
     keys = ("cond", "a", "b") if kind == "select" else ("x", "y")
-    given, inputs = {}, [at.value(key) for key in keys]
+    given: dict[str, Any] = {}
+    inputs = [at.value(key) for key in keys]
     for key, value in zip(keys, inputs, strict=True):
         constant = at.graph.constant(value.name)
         given[key] = value
@@ -88,4 +90,4 @@ def _softmaxes(at: At) -> list[Operation]:
     return [*found.values()]
 
 
-REWRITES: tuple[Callable[[At], Mend | list[Mend]], ...] = (mask_infinite,)
+REWRITES = {"mask-infinite": mask_infinite}

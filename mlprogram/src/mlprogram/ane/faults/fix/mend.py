@@ -48,6 +48,7 @@ class At:
 
     def __init__(self, graph: ProgramGraph, operation: Operation, make: Maker):
         self.graph, self.operation, self.make = graph, operation, make
+        self._unnamed: dict[str, Constant] = {}  # constants that the program has in an op itself
 
     @property
     def type(self) -> TensorType:
@@ -59,15 +60,33 @@ class At:
         operation = operation or self.operation
         item = self.graph.item(operation, key)
         if isinstance(item, Constant):
-            return self.make.constant(item.array(), item.type.dtype)
+            value = self.make.constant(item.array(), item.type.dtype)
+            self._unnamed[value.name] = item
+            return value
         type_ = self.graph.type(item)
         if item is None or type_ is None:
             raise Unmended(f"its {operation.type} has no {key}")
         return Value(item, type_)
 
-    def inputs(self) -> dict[str, Value]:
-        """Every input of the op that has one value."""
-        return {key: self.value(key) for key, items in self.operation.inputs.items() if items}
+    def again(self, **changed: Any) -> Value:
+        """The same op with other inputs; None leaves one away."""
+        given: dict[str, Any] = {key: self.value(key) for key in self.operation.inputs}
+        given |= changed
+        given = {key: item for key, item in given.items() if item is not None}
+        return self.make.op(self.operation.type, given, self.type.dtype, self.type.shape)
+
+    def as_described(self, result: Value, **how: Any) -> Mend:
+        """The mending of an op that is meant as it is described, which the executor computes."""
+        from mlprogram.ops import OPS
+
+        op, keys = OPS[self.operation.type], [*self.operation.inputs]
+        static = {key: self.setting(key) for key in keys if key in op.static}
+        tensors = [key for key in keys if key not in op.static]
+
+        def meant(*given):
+            return op.function(**dict(zip(tensors, given, strict=True)), **static)
+
+        return self.mend(result, [self.value(key) for key in tensors], meant, **how)
 
     def maker(self, key: str, operation: Operation) -> Operation:
         """The op that makes an input of another one."""
@@ -118,7 +137,8 @@ class At:
             made = self.make.finish(result, self.operation)
         except ValueError as error:
             raise Unmended(f"the rewrite would give {error}") from None
-        known = {value.name: self.graph.constant(value.name) for value in inputs}
+        names = [value.name for value in inputs]
+        known = {name: self._unnamed.get(name) or self.graph.constant(name) for name in names}
         computed = {value.name: value for value in inputs if known[value.name] is None}
         if not computed:
             raise Unmended("it is computed of constants alone")
@@ -126,7 +146,7 @@ class At:
         def with_constants(*tensors):
             given = dict(zip(computed, tensors, strict=True))
             given |= {name: _tensor(c) for name, c in known.items() if c is not None}
-            return meant(*(given[value.name] for value in inputs))
+            return meant(*(given[name] for name in names))
 
         return Mend(self.operation, tuple(computed.values()), with_constants, made, **how)
 

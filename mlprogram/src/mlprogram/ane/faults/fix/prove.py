@@ -257,13 +257,13 @@ def _inputs(program, flags: set[str]) -> Iterator[tuple[str, dict[str, np.ndarra
 def _run(program, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs of each call, and the states after the last one."""
     state = program.make_state() if program.states else None
-    found = {}
-    for step in range(STEPS if state else 1):
+    found: dict[str, np.ndarray] = {}
+    for step in range(1 if state is None else STEPS):
         for name, value in program.predict(arrays, state).items():
             value = [*value.values()] if isinstance(value, dict) else value  # of a classifier
             if not isinstance(value, str):
                 found[f"{name} of call {step + 1}" if step else name] = np.asarray(value)
-    for name in program.states:
+    for name in () if state is None else program.states:
         found[f"state {name}"] = state.read_state(name)
     return found
 

@@ -1,13 +1,11 @@
 """Exact rewrites of ops over axes: bands, norms, sums of exponentials, attention."""
 
-from collections.abc import Callable
 from math import sqrt
 
 from mlprogram.ane.faults.fix.edit import Value
 from mlprogram.ane.faults.fix.mend import FINITE, At, Mend, Unmended
 import numpy as np
 
-HALF_MOST = 65_504.0  # the largest number of half precision
 CLOSED = -40_000.0  # what a mask adds to a score that does not count
 
 
@@ -54,7 +52,7 @@ def rms_norm_epsilon(at: At) -> Mend:
     for kind in ("sqrt", "mul", "real_div"):
         at.operation = at.reader(kind)
     make, over = at.make, {"axes": np.array(axes, np.int32), "keep_dims": True}
-    kept = at.graph.type(mean.outputs[0][0]).shape
+    kept = mean.outputs[0][1].shape
     largest = make.op("reduce_max", {"x": make.op("abs", {"x": x}), **over}, shape=kept)
     scale = make.op("maximum", {"x": largest, "y": 1.0})
     square = make.op("square", {"x": make.op("real_div", {"x": x, "y": scale})})
@@ -94,7 +92,7 @@ def log_sum_exp(at: At) -> Mend:
     return at.mend(result, [x], meant, values={x.name: FINITE})
 
 
-def attention_op(at: At) -> Mend:
+def attention(at: At) -> Mend:
     """scaled_dot_product_attention -> products and a softmax, the mask finite."""
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -123,6 +121,9 @@ def attention_op(at: At) -> Mend:
     return at.mend(result, given, scaled_dot_product_attention, values=values, sums=True, ulps=8)
 
 
-REWRITES: tuple[Callable[[At], Mend], ...] = (
-    band_infinite, rms_norm_epsilon, log_sum_exp, attention_op,
-)  # fmt: skip
+REWRITES = {
+    "band-infinite": band_infinite, "rms-norm-epsilon": rms_norm_epsilon,
+    "log-sum-exp": log_sum_exp, "attention-mask-ignored": attention,
+    "attention-large-heads": attention, "attention-cpu": attention,
+    "attention-mask-flexible": attention,
+}  # fmt: skip

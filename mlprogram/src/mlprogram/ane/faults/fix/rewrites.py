@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from mlprogram.ane.faults.fix import elementwise, indices, masks, reductions
+from mlprogram.ane.faults.fix import elementwise, indices, masks, reductions, windows
 from mlprogram.ane.faults.fix.edit import Maker
 from mlprogram.ane.faults.fix.mend import At, Mend, Unmended
 from mlprogram.ane.laws.graph import ProgramGraph
@@ -10,11 +10,12 @@ from mlprogram.package.function import Operation
 
 #: Each is called with the op that the fault was found at, and raises Unmended where it cannot.
 REWRITES: dict[str, Callable[[At], Mend | list[Mend]]] = {
-    rewrite.__name__.replace("_", "-"): rewrite
-    for rewrite in (
-        *elementwise.REWRITES, *indices.REWRITES, *masks.REWRITES, *reductions.REWRITES
-    )
-}  # fmt: skip
+    **elementwise.REWRITES,
+    **indices.REWRITES,
+    **masks.REWRITES,
+    **reductions.REWRITES,
+    **windows.REWRITES,
+}
 
 
 def mends_of(fault: str, graph: ProgramGraph, operation: Operation | None) -> list[Mend]:
@@ -27,3 +28,8 @@ def mends_of(fault: str, graph: ProgramGraph, operation: Operation | None) -> li
     maker = Maker(f"{operation.name}_mended", {*graph.types})
     made = REWRITES[fault](At(graph, operation, maker))
     return made if isinstance(made, list) else [made]
+
+
+def same_rewrite(fault: str, other: str) -> bool:
+    """Whether two faults are mended by one rewrite."""
+    return REWRITES[fault] is REWRITES[other]
