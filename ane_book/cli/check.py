@@ -45,7 +45,7 @@ def check(
     source: Source = None,
     github: Annotations = None,
 ) -> None:
-    """Hold packages against the laws of the engine.
+    """Hold packages against the laws of the engine and known faults.
 
     Of a bundle the text side is looked at too: template, stop tokens, vocabulary.
 
@@ -60,11 +60,11 @@ def check(
     from ane_book.evidence.inspect import is_bundle
     from ane_book.evidence.laws import check as check_laws
     from ane_book.evidence.laws import laws_level
-    from mlprogram.ane import laws
+    from mlprogram.ane import faults, laws
     from mlprogram.ane.laws.report import annotation
     from mlprogram.package.description import load_inputs
 
-    chosen, path = laws.load(rules) if rules else None, path_of(package)
+    chosen, path = laws.load(rules, also=faults.load()) if rules else None, path_of(package)
     bundle = Bundle.open(path) if chosen is None and is_bundle(path) else None
     inputs: Any = calibrate if calibrate in (None, "golden") else load_inputs(calibrate)
     with progress_bar() as progress:

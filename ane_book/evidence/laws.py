@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ane_book.errors import InvalidBundle, InvalidPackage
 from ane_book.evidence.inspect import is_bundle, refuse_weights
-from mlprogram.ane import laws
+from mlprogram.ane import faults, laws
 from mlprogram.ane.laws import LawReport, Rule
 from mlprogram.ane.laws.rule import SEVERITIES
 import numpy as np
@@ -28,9 +28,11 @@ def check(
     """Apply the rules to a package, a bundle, a folder of them, or an MLModel in memory, as
     `mlprogram.ane.laws.check` does; the packages of a bundle are loaded together.
 
+    rules: the laws and the known faults (`mlprogram.ane.faults`) if None.
     calibrate: "golden" runs a bundle on its own golden tokens. Raises InvalidPackage for weights,
     with the command that takes them, and as the rules do.
     """
+    rules = laws.load(also=faults.load()) if rules is None else rules
     if not isinstance(model, str | Path):
         return laws.check(model, rules, progress)
     path = Path(model)

@@ -10,6 +10,7 @@ from mlprogram.cli.check import check_command
 from mlprogram.cli.commands import command_line
 from mlprogram.cli.diff import diff_command
 from mlprogram.cli.explain import explain_command
+from mlprogram.cli.faults import faults_command
 from mlprogram.cli.graph import convert_command
 from mlprogram.cli.place import place_command
 from mlprogram.cli.programs import inspect_command, run_command, save_command
@@ -26,6 +27,7 @@ app = command_line(
         "inspect": inspect_command,
         "diff": diff_command,
         "check": check_command,
+        "faults": faults_command,
         "place": place_command,
         "residency": residency_command,
         "save": save_command,

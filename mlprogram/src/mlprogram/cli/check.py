@@ -44,16 +44,17 @@ def check_command(
     calibrate: Calibrate = None,
     github: Annotations = None,
 ) -> None:
-    """Hold packages against the laws of the engine.
+    """Hold packages against the laws of the engine and known faults.
 
     Exit code 0: nothing as grave as --fail-on was found; 1: not so.
     """
-    from mlprogram.ane import laws
+    from mlprogram.ane import faults, laws
     from mlprogram.package.description import load_inputs
 
+    chosen = laws.load(rules, also=faults.load())
     given = None if calibrate is None else load_inputs(calibrate)
     with progress_bar() as progress:
-        report = laws.check(package, laws.load(rules) if rules else None, progress, given)
+        report = laws.check(package, chosen, progress, given)
     show(report.to_json, lambda: report.text(width(), why), as_json)
     if annotated(github):
         print("\n".join(report.annotations()), file=sys.stderr if as_json else sys.stdout)

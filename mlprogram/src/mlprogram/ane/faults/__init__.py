@@ -15,6 +15,6 @@ of the converter stands here only if it was run; one of Core ML names system and
 """
 
 from mlprogram.ane.faults.fault import Fault, load
-from mlprogram.ane.faults.versions import Makers, makers_of
+from mlprogram.ane.faults.versions import Makers, makers, makers_of
 
-__all__ = ["Fault", "Makers", "load", "makers_of"]
+__all__ = ["Fault", "Makers", "load", "makers", "makers_of"]

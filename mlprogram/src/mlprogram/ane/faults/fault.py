@@ -44,6 +44,10 @@ class Fault(Rule):
     should: str = ""
     refuses: bool = False
 
+    def facts(self) -> dict:
+        """Whose fault it is and what comes out, for a finding in JSON."""
+        return {name: getattr(self, name) for name in sorted(OWN)}
+
     def applies(self, makers: Makers, system: str = "") -> bool:
         """Whether a package of these makers may have it, on `system` or on any that reads it.
 
@@ -114,7 +118,8 @@ def _fault(name: str, table: dict[str, Any]) -> Fault:
     known = {key: table[key] for key in OWN & table.keys()}
     known["systems"] = tuple(table.get("systems", ()))
     support = tuple(Citation(one["source"], one["says"]) for one in table["source"])
-    claim = Claim(name, table["statement"], table["grade"], support, condition=where(table))
+    statement = f"{table['statement']}: {table['gives']} in place of {table['should']}"
+    claim = Claim(name, statement, table["grade"], support, condition=where(table))
     looks_at = "ops, with their shapes, constants and dtypes"
     return Fault(claim, table["severity"], looks_at, table["remedy"], **known)
 

@@ -5,10 +5,12 @@ generation 18, and from 26 on the numbers agree.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 import re
 
+from mlprogram.ane import laws
 from mlprogram.errors import InvalidInput
-from mlprogram.package.reader import Package
+from mlprogram.package.reader import Package, read_programs
 
 #: What coremltools writes into a package's metadata, below this name.
 OF_COREMLTOOLS = "com.github.apple.coremltools."
@@ -54,6 +56,15 @@ def makers_of(package: Package) -> Makers:
     version = named("version")
     least = GENERATIONS.get(package.specification_version)
     return Makers(version if VERSION.fullmatch(version) else "", named("source"), least)
+
+
+def makers(path: str | Path) -> dict[str, Makers]:
+    """The makers of a package, or of all in a folder, by its path; raises InvalidPackage."""
+    return {
+        str(file): makers_of(package)
+        for file in laws.packages_of(Path(path))
+        for package in read_programs(file)
+    }
 
 
 def version(text: str) -> tuple[int, ...]:

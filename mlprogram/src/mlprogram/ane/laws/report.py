@@ -183,6 +183,8 @@ def _block(group: list[Finding], width: int, named: bool, why: bool) -> str:
         package = f"{found.places[0].package}: " if named else ""
         text = printable(f"{package}{found.where}: {found.seen}".replace("\n", " "))
         paragraphs.append(_indented(text, width))
+        if found.numbers:
+            paragraphs.append(_filled(printable(str(found.numbers)), width, "    "))
     if group[shown:]:
         paragraphs.append(f"  and {len(group[shown:]):,} more")
     if why or severity != "note":

@@ -40,6 +40,10 @@ class Rule:
     def id(self) -> str:
         return self.claim.id
 
+    def facts(self) -> dict:
+        """What a kind of rule adds to its findings in JSON."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Place:
@@ -70,13 +74,15 @@ class Place:
 class Finding:
     """A broken rule, with every place that breaks it in the same way.
 
-    seen: how it is broken, in words. places: the first is the one to look at.
+    seen: how it is broken, in words. places: the first is the one to look at. numbers: what comes
+    out at that place and what should, where both were computed (`mlprogram.ane.faults.numbers`).
     """
 
     rule: Rule
     severity: Severity
     seen: str
     places: list[Place] = field(default_factory=list)
+    numbers: Any = None
 
     @property
     def where(self) -> str:
@@ -101,6 +107,8 @@ class Finding:
             "against": [evidence.source for evidence in claim.against],
             "count": len(self.places),
             "places": [vars(place) for place in self.places],
+            **self.rule.facts(),
+            **({"numbers": self.numbers.to_json()} if self.numbers else {}),
         }
 
 

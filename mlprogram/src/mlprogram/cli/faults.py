@@ -1,0 +1,60 @@
+"""`mlprogram faults`: what coremltools and Core ML are known to get wrong in a package."""
+
+from collections.abc import Iterator
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from mlprogram.cli import options
+from mlprogram.cli.check import Annotations, FailOn, annotated, width
+from mlprogram.errors import printable
+from mlprogram.progress import progress_bar
+from mlprogram.terminal import show
+import typer
+
+if TYPE_CHECKING:
+    from mlprogram.ane.faults import Makers
+
+System = Annotated[
+    str,
+    typer.Option(help="The system to look at, as macos26 or ios18.  [default: all that read it]"),
+]
+Coremltools = Annotated[
+    str, typer.Option(help="The version to go by.  [default: the one that a package names]")
+]
+
+
+def faults_command(
+    package: options.Packages,
+    system: System = "",
+    coremltools: Coremltools = "",
+    why: options.Why = False,
+    as_json: options.AsJson = False,
+    fail_on: FailOn = "error",
+    github: Annotations = None,
+) -> None:
+    """Show what coremltools or Core ML is known to get wrong in it.
+
+    Each with what comes out, and what should, where both can be computed here. Exit code 0:
+    nothing as grave as --fail-on was found; 1: not so.
+    """
+    from mlprogram.ane import faults, laws
+
+    known = faults.load(system, coremltools)
+    with progress_bar() as progress:
+        report = laws.check(package, known, progress)
+    made = faults.makers(package)
+    facts = {"makers": {name: vars(one) for name, one in made.items()}} | report.to_json()
+    lines = _heads(made, coremltools)
+    show(lambda: facts, lambda: "\n".join([*lines, "", report.text(width(), why)]), as_json)
+    if annotated(github):
+        print("\n".join(report.annotations()), file=sys.stderr if as_json else sys.stdout)
+    raise typer.Exit(1 if fail_on != "never" and report.fails(fail_on) else 0)
+
+
+def _heads(made: "dict[str, Makers]", coremltools: str) -> Iterator[str]:
+    """A line for each set of makers: the packages that they made, and who they are."""
+    for makers in dict.fromkeys(made.values()):
+        names = [name for name, one in made.items() if one == makers]
+        several = names[0] if len(names) == 1 else f"{len(names):,} packages"
+        asked = f"; asked for coremltools {coremltools}" * bool(coremltools)
+        yield printable(f"{several}: {makers.text}{asked}")

@@ -1,0 +1,120 @@
+"""Whose fault, in which versions, on which systems: what a package names decides, and what it
+does not name may have it."""
+
+import coremltools as ct
+from coremltools.converters.mil import Builder as mb
+from mlprogram.ane import faults, laws
+from mlprogram.ane.claims import Citation, Claim
+from mlprogram.ane.faults.fault import Fault
+from mlprogram.ane.faults.versions import Makers, makers_of, span, version
+from mlprogram.errors import InvalidInput
+from mlprogram.package.reader import Package
+import pytest
+
+
+def fault(**known) -> Fault:
+    claim = Claim("f", "it differs", "run", (Citation("apple/coremltools#1", "so"),))
+    return Fault(claim, "error", "ops", "other ops", **known)
+
+
+NEW, OLD = Makers("9.0", "torch==2.13.0", 18), Makers("8.3.0", "torch==2.7.0", 15)
+UNKNOWN = Makers()
+
+
+@pytest.mark.parametrize(
+    ("known", "makers", "system", "applies"),
+    [
+        ({"of": "coremltools"}, NEW, "", True),
+        ({"of": "coremltools", "since": "9.0", "until": "9.1.dev1"}, NEW, "", True),
+        ({"of": "coremltools", "since": "9.0"}, OLD, "", False),
+        ({"of": "coremltools", "until": "8.3"}, OLD, "", False),
+        ({"of": "coremltools", "since": "9.0"}, UNKNOWN, "", True),
+        ({"of": "coremltools", "frontend": "torch"}, NEW, "", True),
+        ({"of": "coremltools", "frontend": "torch"}, Makers("9.0", "milinternal", 18), "", False),
+        ({"of": "coremltools", "frontend": "torch"}, Makers("9.0"), "", True),
+        ({"systems": ("macos26",)}, NEW, "", True),
+        ({"systems": ("macos26",)}, NEW, "macos26.4", True),
+        ({"systems": ("macos26.5",)}, NEW, "macos26", True),
+        ({"systems": ("macos26.5",)}, NEW, "macos26.4", False),
+        ({"systems": ("macos26",)}, NEW, "ios26", True),
+        ({"systems": ("macos26",)}, NEW, "macos27", False),
+        ({"systems": ("macos12",)}, NEW, "", False),  # which cannot read the package
+        ({"systems": ("macos12",)}, UNKNOWN, "", True),
+        ({"systems": ("macos15",)}, NEW, "ios18", True),
+        ({"since": "macos26"}, NEW, "macos15", False),
+        ({"since": "macos26"}, NEW, "", True),
+        ({"since": "macos26.4"}, NEW, "macos26", True),
+        ({"until": "macos15"}, NEW, "", False),
+        ({"until": "macos15"}, OLD, "", True),
+        ({"until": "macos26.4"}, NEW, "macos26.4", False),
+        ({}, NEW, "macos27", True),
+    ],
+)
+def test_a_fault_applies_where_it_may_be(known, makers, system, applies):
+    assert fault(**known).applies(makers, system) is applies
+
+
+def test_versions_are_in_order():
+    names = ["7.2", "8.0b1", "8.0", "8.3.0", "9.0", "9.1.dev1", "9.1"]
+    assert sorted(reversed(names), key=version) == names
+
+
+@pytest.mark.parametrize("wrong", ["macos", "26", "windows11", "macos26.4.1", "macos26 "])
+def test_another_system_is_refused_by_name(wrong):
+    with pytest.raises(InvalidInput, match=f"system '{wrong}'"):
+        span(wrong)
+    with pytest.raises(InvalidInput):
+        faults.load(system=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["9", "nine", "9.0; import os", "9.0.0.0"])
+def test_another_version_is_refused_by_name(wrong):
+    with pytest.raises(InvalidInput, match="a version is wanted"):
+        faults.load(coremltools=wrong)
+
+
+@pytest.fixture(scope="module")
+def squares():
+    @mb.program(input_specs=[mb.TensorSpec((2, 3))], opset_version=ct.target.iOS17)
+    def program(x):
+        return mb.pow(x=2.0, y=x)
+
+    return ct.convert(program, minimum_deployment_target=ct.target.iOS17)
+
+
+def test_makers_are_those_that_the_package_names(squares):
+    made = makers_of(Package.from_spec(squares.get_spec(), squares.weights_dir))
+    assert made == Makers(ct.__version__, "milinternal", 17)
+    assert made.text.endswith("from milinternal, for macOS 14, iOS 17 and up")
+
+
+def test_what_names_no_maker_is_unknown_and_never_clean(squares):
+    spec = squares.get_spec()
+    spec.description.metadata.ClearField("userDefined")
+    spec.specificationVersion = 99
+    made = makers_of(Package.from_spec(spec, squares.weights_dir))
+    assert made == UNKNOWN
+    assert made.text == "made by an unknown coremltools, for unknown systems"
+    assert all(fault.applies(made) for fault in faults.load().values())
+
+
+def test_a_version_in_odd_words_is_unknown(squares):
+    spec = squares.get_spec()
+    spec.description.metadata.userDefined["com.github.apple.coremltools.version"] = "\x1b[2J"
+    assert makers_of(Package.from_spec(spec, squares.weights_dir)).coremltools == ""
+
+
+def test_a_finding_says_whose_fault_it_is(squares):
+    [finding] = laws.check(squares, faults.load()).findings
+    facts = finding.to_json()
+    assert (facts["rule"], facts["of"], facts["gives"]) == ("pow-two", "Core ML", "y * y")
+    assert finding.rule.claim.statement in laws.check(squares, faults.load()).text()
+    assert laws.check(squares).count("error") == 0  # the laws alone
+
+
+def test_a_file_of_rules_may_name_faults(squares, tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text('[pow-two]\nseverity = "note"\n')
+    rules = laws.load(own, also=faults.load())
+    [finding] = laws.check(squares, rules).findings
+    assert (finding.rule.id, finding.severity) == ("pow-two", "note")
