@@ -53,7 +53,9 @@ def at_kind(fault: str, kind: str) -> dict[str, faults.Fault]:
     """One fault alone, found at every op of a kind: what a rewrite does is tried apart from what
     finds it, and of which versions."""
     known = faults.load()
-    named = known.get(fault, known["pow-two"])
+    if fault in known:
+        return {fault: known[fault]}
+    named = known["pow-two"]
 
     def find(graph, _=None):
         return [Seen(f"a {kind}", o) for o in graph.operations if o.type == kind]

@@ -1,6 +1,6 @@
 """Exact rewrites: what was meant comes out, and the package given stays as it is."""
 
-from _planted import at_kind, dtype_of, mb, number, program, saved
+from _planted import at_kind, dtype_of, mb, number, program, saved, types
 from mlprogram import MLProgram
 from mlprogram.ane.faults.fix import fix
 from mlprogram.package.reader import Package
@@ -65,7 +65,69 @@ def _attention(q, m):
     return mb.scaled_dot_product_attention(query=q, key=q, value=q, attn_mask=m)
 
 
-PAIR, ROWS = {"x": (2, 4), "y": (2, 4)}, {"x": (2, 4)}
+def _opened_by(q, m):
+    return mb.scaled_dot_product_attention(
+        query=q, key=q, value=q, attn_mask=mb.cast(x=m, dtype="bool")
+    )
+
+
+def _corner(x):
+    return mb.conv(
+        x=x, weight=_weight(x, 3, 2, 3, 2), strides=[2, 2], pad_type="custom", pad=[1] * 4
+    )
+
+
+def _weight(x, *shape):
+    weight = np.random.default_rng(0).standard_normal(shape)
+    return weight.astype(types.nptype_from_builtin(x.dtype)).round(1)
+
+
+def _uneven(x):
+    weight = _weight(x, 2, 3, 3, 3)
+    return mb.conv_transpose(
+        x=x, weight=weight, strides=[2, 2], pad_type="custom", pad=[1, 0, 0, 1]
+    )
+
+
+def _transposed(x):
+    return F.conv_transpose2d(x, _torch_weight(2, 3, 3, 3), stride=2)[:, :, 1:, :-1]
+
+
+def _torch_weight(*shape):
+    return (
+        torch.from_numpy(np.random.default_rng(0).standard_normal(shape)).float().round(decimals=1)
+    )
+
+
+def _average(x):
+    return mb.avg_pool(x=x, kernel_sizes=[7, 7], strides=[4, 4], pad_type="custom", pad=[3] * 4)
+
+
+def _pool(x):
+    return mb.max_pool(
+        x=x, kernel_sizes=[2, 2], strides=[3, 3], pad_type="custom", pad=[1] * 4, ceil_mode=True
+    )
+
+
+def _lower(x):
+    return mb.avg_pool(x=x, kernel_sizes=[2], strides=[1], pad_type="same_lower")
+
+
+def _backwards(x):
+    return mb.slice_by_index(x=x, begin=[0, -1], end=[2, -2], stride=[1, -1])
+
+
+def _volume(x):
+    return mb.instance_norm(x=x, gamma=_weight(x, 2), beta=_weight(x, 2), epsilon=number(1e-3, x))
+
+
+def _normed(x):
+    return F.instance_norm(x, weight=_torch_weight(2), bias=_torch_weight(2), eps=1e-3)
+
+
+INDEX = ((3,), "int32")
+PAIR, ROWS, IMAGE = {"x": (2, 4), "y": (2, 4)}, {"x": (2, 4)}, {"x": (1, 2, 9, 9)}
+HEADS = {"q": (1, 2, 3, 4), "m": (3, 3)}
 #: fault, the op it is found at, the program, its inputs, what torch gives, ops after
 CASES = [
     ("pow-two", "pow", lambda y: mb.pow(x=number(2, y), y=y), {"y": (2, 4)}, lambda y: 2**y, 1),
@@ -75,17 +137,33 @@ CASES = [
     ("reciprocal-epsilon", "inverse", lambda x: mb.inverse(x=x), ROWS, torch.reciprocal, 1),
     ("infinite-clip", "clip", _clip, ROWS, lambda x: x.clamp(min=-1), 1),
     ("softplus-large", "softplus", lambda x: mb.softplus(x=x), ROWS, F.softplus, 3),
-    ("atan2-zero", "atan", _atan2, PAIR, lambda x, y: torch.atan2(y, x), 12),
+    ("atan2-zero", "atan", _atan2, PAIR, lambda x, y: torch.atan2(y, x), 19),
     ("band-infinite", "sub", _band, {"x": (3, 4)}, lambda x: torch.triu(x, 1), 5),
     ("rms-norm-epsilon", "add", _rms_norm, ROWS, lambda x: F.rms_norm(x, (4,), eps=1e-3), 12),
     ("log-sum-exp", "reduce_log_sum_exp", lambda x: mb.reduce_log_sum_exp(x=x, axes=[-1]),
      ROWS, lambda x: torch.logsumexp(x, -1), 7),
-    ("gather-negative", "gather", lambda x, i: mb.gather(x=x, indices=i, axis=1),
-     {"x": (2, 4), "i": ((3,), "int32")}, lambda x, i: x[:, i], 4),
-    ("attention-op", "scaled_dot_product_attention", _attention,
-     {"q": (1, 2, 3, 4), "m": (3, 3)}, lambda q, m: F.scaled_dot_product_attention(q, q, q, m), 5),
+    ("attention-mask-ignored", "scaled_dot_product_attention", _attention, HEADS,
+     lambda q, m: F.scaled_dot_product_attention(q, q, q, m), 5),
+    ("attention-cpu", "scaled_dot_product_attention", _opened_by, HEADS,
+     lambda q, m: F.scaled_dot_product_attention(q, q, q, m != 0), 9),
     ("mask-infinite", "mul", _masked, {"x": (2, 4), "mask": (2, 4)},
      lambda x, m: torch.softmax(x + (1 - m) * torch.finfo(torch.float32).min, -1), 5),
+    ("gather-negative", "gather", lambda x: mb.gather(x=x, indices=[[0, -1], [-4, 1]], axis=1),
+     ROWS, lambda x: x[:, [[0, -1], [-4, 1]]], 1),
+    ("gather-negative", "gather_nd", lambda x: mb.gather_nd(x=x, indices=[[0, -1], [-2, 1]]),
+     ROWS, lambda x: x[[0, -2], [-1, 1]], 1),
+    ("slice-last-backwards", "slice_by_index", _backwards, ROWS, lambda x: x[:, -1:], 1),
+    ("matmul-vector", "matmul", lambda x, y: mb.matmul(x=x, y=y), {"x": (4,), "y": (4, 3)},
+     torch.matmul, 3),
+    ("conv-corner", "conv", _corner, {"x": (1, 2, 5, 5)},
+     lambda x: F.conv2d(x, _torch_weight(3, 2, 3, 2), stride=2, padding=1), 2),
+    ("avg-pool-seven", "avg_pool", _average, IMAGE, lambda x: F.avg_pool2d(x, 7, 4, 3), 2),
+    ("pool-same-lower", "avg_pool", _lower, {"x": (1, 1, 2)},
+     lambda x: F.avg_pool1d(F.pad(x, (1, 0)), 2, 1), 1),
+    ("max-pool-padding", "max_pool", _pool, {"x": (1, 2, 4, 4)},
+     lambda x: F.max_pool2d(x, 2, 3, 1, ceil_mode=True), 1),
+    ("conv-transpose-uneven", "conv_transpose", _uneven, {"x": (1, 2, 3, 3)}, _transposed, 2),
+    ("instance-norm-volume", "instance_norm", _volume, {"x": (1, 2, 2, 3, 4)}, _normed, 3),
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from math import prod
 
-from mlprogram.ane.faults.fix.edit import Value
+from mlprogram.ane.faults.fix.edit import Value, broadcast
 from mlprogram.ane.faults.fix.mend import At, Mend, Unmended
 import numpy as np
 
@@ -87,19 +87,18 @@ def matmul_vector(at: At) -> Mend:
     import torch
 
     x, y = at.value("x"), at.value("y")
-    flags = {key: bool(at.setting(key, False)) for key in ("transpose_x", "transpose_y")}
     row, column = (len(one.type.shape) == 1 for one in (x, y))
     left, right = _raised(at, x, 0) if row else x, _raised(at, y, 1) if column else y
-    flags = {"transpose_x": flags["transpose_x"] and not row,
-             "transpose_y": flags["transpose_y"] and not column}  # fmt: skip
-    rest = [*at.type.shape]
-    if row and column:
-        shape: tuple[int | None, ...] = (1, 1)
-    else:
-        shape = tuple([*rest[:-1], 1, rest[-1]] if row else [*rest, 1] if column else rest)
-    product = at.make.op("matmul", {"x": left, "y": right, **flags}, at.type.dtype, shape)
+    across, down = (bool(at.setting(f"transpose_{key}", False)) for key in "xy")
+    flags = {"transpose_x": across and not row, "transpose_y": down and not column}
+    batch = broadcast([left.type.shape[:-2], right.type.shape[:-2]])
+    rows = left.type.shape[-1 if flags["transpose_x"] else -2]
+    columns = right.type.shape[-2 if flags["transpose_y"] else -1]
+    given = {"x": left, "y": right, **flags}
+    product = at.make.op("matmul", given, at.type.dtype, (*batch, rows, columns))
     axes = np.array([-2] * row + [-1] * column, np.int32)
-    result = at.make.op("squeeze", {"x": product, "axes": axes}, shape=at.type.shape)
+    kept = (*batch, *[rows] * (not row), *[columns] * (not column))
+    result = at.make.op("squeeze", {"x": product, "axes": axes}, shape=kept)
 
     def meant(x, y):
         x = x.mT if flags["transpose_x"] else x

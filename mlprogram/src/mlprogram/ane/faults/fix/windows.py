@@ -80,7 +80,7 @@ def conv_transpose_uneven(at: At) -> Mend:
     given |= {"pad": np.zeros(len(pads), np.int32), "pad_type": "valid"}
     pairs = zip(at.type.sizes[2:], pads[::2], pads[1::2], strict=True)
     full = (*at.type.sizes[:2], *(size + before + after for size, before, after in pairs))
-    whole = at.make.op("conv_transpose", given, shape=full)
+    whole = at.make.op("conv_transpose", given, at.type.dtype, full)
     begin = np.array([0, 0, *pads[::2]], np.int32)
     end = begin + np.array(at.type.sizes, np.int32)
     cut = {"x": whole, "begin": begin, "end": end}
@@ -96,7 +96,7 @@ def instance_norm_volume(at: At) -> Mend:
     flat, shape = (n, c, depth * height, width), np.array(x.type.sizes, np.int32)
     volume = at.make.op("reshape", {"x": x, "shape": np.array(flat, np.int32)}, shape=flat)
     given = {key: at.value(key) for key in at.operation.inputs} | {"x": volume}
-    norm = at.make.op("instance_norm", given, shape=flat)
+    norm = at.make.op("instance_norm", given, at.type.dtype, flat)
     result = at.make.op("reshape", {"x": norm, "shape": shape}, shape=x.type.shape)
     return _summed(at, result)
 
