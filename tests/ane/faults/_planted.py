@@ -9,6 +9,7 @@ import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram.ane import faults
+from mlprogram.ane.faults.fix import mendable
 from mlprogram.ane.laws.graph import Seen
 
 TARGET = ct.target.iOS18
@@ -52,7 +53,7 @@ def saved(made, path: Path, passes: bool = False) -> Path:
 def at_kind(fault: str, kind: str) -> dict[str, faults.Fault]:
     """One fault alone, found at every op of a kind: what a rewrite does is tried apart from what
     finds it, and of which versions."""
-    known = faults.load()
+    known = mendable()
     if fault in known:
         return {fault: known[fault]}
     named = known["pow-two"]

@@ -6,7 +6,7 @@
     report.mended, report.left          # what was rewritten, and what was not, with the reason
     print(report.text())
 
-    rewrites.py      the rewrites by fault; elementwise.py, products.py, ... have them by subject
+    rewrites.py      the rewrites by fault; elementwise.py, windows.py, ... have them by subject
     mend.py          `Mend`: the ops that take an op's place, and what torch computes in theirs
     edit.py          new ops in a function's protobuf
     prove.py         the new ops alone on edges; whole functions, states included
@@ -20,28 +20,31 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mlprogram.ane.faults.fault import Fault, load
+from mlprogram.ane import laws
+from mlprogram.ane.faults.fault import load
 from mlprogram.ane.faults.fix import edit
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
 from mlprogram.ane.faults.fix.rewrites import mends_of, same_rewrite
 from mlprogram.ane.laws.graph import ProgramGraph
+from mlprogram.ane.laws.rule import Rule
 from mlprogram.errors import InvalidInput
 from mlprogram.files import regular_files
 from mlprogram.package.container import Container, open_container, save
 from mlprogram.package.reader import Package
 from mlprogram.tables import table
 
+LAW = "non-finite"  # of the engine: the one that rewrites keep, beside the known faults
 #: Rewrites one after the other, since an op may have several faults.
 ROUNDS = 8
 
-__all__ = ["FixReport", "Treated", "fix"]
+__all__ = ["FixReport", "Treated", "fix", "mendable"]
 
 
 @dataclass(frozen=True)
 class Treated:
     """An op with a fault. left: why it is as it was; "" if it was rewritten."""
 
-    fault: Fault
+    fault: Rule
     function: str
     op: str
     name: str
@@ -101,15 +104,18 @@ def _changes(report: FixReport) -> str:
     )
 
 
-def fix(
-    package: str | Path, out: str | Path, known: Mapping[str, Fault] | None = None
-) -> FixReport:
+def mendable(system: str = "", coremltools: str = "") -> Mapping[str, Rule]:
+    """The known faults, as `faults.load` has them, and the law that constants are finite."""
+    return {LAW: laws.load()[LAW], **load(system, coremltools)}
+
+
+def fix(package: str | Path, out: str | Path, known: Mapping[str, Rule] | None = None) -> FixReport:
     """Write `package` to `out` (.mlpackage) with every fault mended that an exact rewrite mends.
 
-    known: the faults to look for; `faults.load(system, coremltools)` has them for one system, and
-    None is all. An op whose new form does not prove to give what is meant is left as it is, and
-    `FixReport.left` says why, as of one that no rewrite is known for. Nothing is written where
-    nothing can be mended, or where a whole function parts from what is meant.
+    known: what to look for; None is `mendable()`. An op whose new form does not prove to give what
+    is meant is left as it is, and `FixReport.left` says why, as of one that no rewrite is known
+    for. Nothing is written where nothing can be mended, or where a whole function parts from what
+    is meant.
 
     Raises InvalidInput if `out` exists, cannot be written, or has another suffix; InvalidPackage
     for what is no ML Program.
@@ -119,7 +125,7 @@ def fix(
         reason = "exists already" if out.exists() else "does not end in .mlpackage"
         raise InvalidInput(f"{out}: {reason}; name another place for the mended package")
     before = now = open_container(path)
-    report, known = FixReport(path), load() if known is None else known
+    report, known = FixReport(path), mendable() if known is None else known
     for _ in range(ROUNDS):
         mends = _mends(Package(now), known, report)
         if not _keep_proven(_rewritten(now, mends), mends, report):
@@ -140,7 +146,7 @@ def fix(
 Mends = dict[str, list[tuple[Treated, list[Mend]]]]  # by function
 
 
-def _mends(package: Package, known: Mapping[str, Fault], report: FixReport) -> Mends:
+def _mends(package: Package, known: Mapping[str, Rule], report: FixReport) -> Mends:
     """The mendings of each function's faults; `report.left` has what there is none for.
 
     An op that two rewrites are for has the first one only, and the other in the next round.
@@ -150,18 +156,21 @@ def _mends(package: Package, known: Mapping[str, Fault], report: FixReport) -> M
     for name, function in package.functions.items():
         graph, mends[name] = ProgramGraph(package, function), []
         claimed: dict[str, str] = {}  # ops, and the faults that they are rewritten for
-        found = [(fault, seen) for fault in known.values() if fault.find
-                 for seen in fault.find(graph, None)]  # fmt: skip
-        for fault, seen in found:
+        found = [
+            (rule, seen)
+            for rule in known.values()
+            for seen in (rule.find or laws.OF_FUNCTIONS[rule.id])(graph, rule.claim.value)
+        ]
+        for rule, seen in found:
             op, of = (seen.operation.type, seen.operation.name) if seen.operation else ("", "")
-            treated = Treated(fault, name, op, of)
+            treated = Treated(rule, name, op, of)
             try:
-                made = mends_of(fault.id, graph, seen.operation)
+                made = mends_of(rule.id, graph, seen.operation)
             except Unmended as reason:
                 report.left.append(replace(treated, left=str(reason)))
                 continue
-            by = {claimed.setdefault(one.operation.name, fault.id) for one in made}
-            if all(same_rewrite(fault.id, other) for other in by):
+            by = {claimed.setdefault(one.operation.name, rule.id) for one in made}
+            if all(same_rewrite(rule.id, other) for other in by):
                 mends[name].append((treated, made))
     return mends
 

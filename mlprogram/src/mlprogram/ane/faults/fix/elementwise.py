@@ -6,7 +6,7 @@ from mlprogram.ane.faults.fix.mend import FINITE, At, Mend, Unmended
 from mlprogram.package.function import Operation
 import numpy as np
 
-LARGE = 10.0  # past it softplus(x) is x, to the rounding of half precision
+WHOLE = (-7, -3, -2, -1, 0, 1, 2, 3, 7)
 #: The ops that follow the `atan` of coremltools 9.0's atan2.
 AFTER_ATAN = ("add", "sub", "mul", "add", "mul", "add")
 
@@ -24,24 +24,28 @@ def pow_two(at: At) -> Mend:
 
 
 def mod_sign(at: At) -> Mend:
-    """mod(x, y) -> the remainder with the sign of y, whichever sign the op gives it."""
+    """mod(x, y) -> the remainder with the sign of y, from a mod of what is not negative."""
     import torch
 
-    x, y = at.value("x"), at.value("y")
+    x, y, make = at.value("x"), at.value("y"), at.make
     zero = 0 if y.type.dtype == "int32" else 0.0
-    rest = at.make.op("mod", {"x": x, "y": y})
-    wrong = at.make.op("less", {"x": rest, "y": zero}, "bool")
     divisor = at.array("y")
-    if divisor is None or not (divisor > 0).all():
-        below = at.make.op("less", {"x": y, "y": zero}, "bool")
-        apart = at.make.op("logical_xor", {"x": wrong, "y": below})
-        some = at.make.op("not_equal", {"x": rest, "y": zero}, "bool")
-        wrong = at.make.op("logical_and", {"x": apart, "y": some})
-    moved = at.make.op("add", {"x": rest, "y": y})
-    choice = {"cond": wrong, "a": moved, "b": rest}
-    result = at.make.op("select", choice, moved.type.dtype)
-    divisors = {y.name: (-7, -3, -2, -1, 1, 2, 3, 7)} if zero == 0 else {}
-    return at.mend(result, [x, y], torch.remainder, values=divisors)
+    above = divisor is not None and bool((divisor > 0).all())
+    size = y if above else make.op("abs", {"x": y})
+    rest = make.op("mod", {"x": make.op("abs", {"x": x}), "y": size})
+    rest = make.op("mul", {"x": rest, "y": make.op("sign", {"x": x})})
+    wrong = make.op("less", {"x": rest, "y": zero}, "bool")
+    if not above:
+        below = make.op("less", {"x": y, "y": zero}, "bool")
+        apart = make.op("logical_xor", {"x": wrong, "y": below})
+        some = make.op("not_equal", {"x": rest, "y": zero}, "bool")
+        wrong = make.op("logical_and", {"x": apart, "y": some})
+    moved = make.op("add", {"x": rest, "y": y})
+    result = make.op("select", {"cond": wrong, "a": moved, "b": rest}, moved.type.dtype)
+    values = {x.name: WHOLE, y.name: tuple(one for one in WHOLE if one)}
+    return at.mend(
+        result, [x, y], torch.remainder, values=values if y.type.dtype == "int32" else {}
+    )
 
 
 def reciprocal_epsilon(at: At) -> Mend:
@@ -66,16 +70,6 @@ def infinite_clip(at: At) -> Mend:
     for kind, bound in finite.items():
         result = at.make.op(kind, {"x": x, "y": float(bound)})
     return at.mend(result, [x], lambda x: torch.clamp(x, low, high))
-
-
-def softplus_large(at: At) -> Mend:
-    """softplus(x) -> the larger of x and softplus(min(x, 10))."""
-    import torch
-
-    x = at.value("x")
-    small = at.make.op("minimum", {"x": x, "y": LARGE})
-    result = at.make.op("maximum", {"x": x, "y": at.make.op("softplus", {"x": small})})
-    return at.mend(result, [x], lambda x: torch.logaddexp(x, torch.zeros(())))
 
 
 def atan2_zero(at: At) -> Mend:
@@ -117,5 +111,5 @@ def _end_of_atan2(at: At) -> Operation:
 
 REWRITES = {
     "pow-two": pow_two, "mod-sign": mod_sign, "reciprocal-epsilon": reciprocal_epsilon,
-    "infinite-clip": infinite_clip, "softplus-large": softplus_large, "atan2-zero": atan2_zero,
+    "atan2-zero": atan2_zero,
 }  # fmt: skip

@@ -1,15 +1,18 @@
-"""Masks of infinities, and of numbers that half precision makes infinite -> finite ones."""
+"""Infinite constants, and those that half precision makes infinite: masks and bounds."""
 
 from collections.abc import Callable
 from typing import Any
 
 from mlprogram.ane.faults.fix.edit import Maker
+from mlprogram.ane.faults.fix.elementwise import infinite_clip
 from mlprogram.ane.faults.fix.mend import At, Mend, Unmended
 from mlprogram.package.function import Operation
+import numpy as np
 
-#: A closed score after the mask is added, and what scores are raised to: both are finite in half
-#: precision, and a score of up to their difference stays closed.
-CLOSED, LOWEST = -60_000.0, -30_000.0
+#: A closed score after the mask is added, and what scores are raised to: half precision holds both,
+#: and a score of up to their difference stays closed.
+CLOSED, LOWEST = -40_000.0, -20_000.0
+MOST = 1 << 22  # bytes of a mask that is written into the program; the weight file keeps its own
 SCORES = (0.0, 1.0, -1.0, 0.5, -2.5, 10.0, -10.0, 100.0, -100.0)
 
 #: Ops that hand a masked score on, each element for itself.
@@ -17,6 +20,19 @@ BETWEEN = frozenset(
     ["add", "cast", "concat", "expand_dims", "identity", "reshape", "select", "slice_by_index",
      "squeeze", "transpose", "sub"]
 )  # fmt: skip
+
+
+def non_finite(at: At) -> list[Mend]:
+    """A constant that is not finite -> what reads it, with a finite one."""
+    mends: dict[str, Mend] = {}
+    for reader in at.graph.readers.get(at.operation.name, []):
+        make = Maker(f"{reader.name}_mended", {*at.graph.types})
+        here = At(at.graph, reader, make)
+        made = [infinite_clip(here)] if reader.type == "clip" else mask_infinite(here)
+        mends |= {one.operation.name: one for one in made}
+    if not mends:
+        raise Unmended("nothing reads it")
+    return [*mends.values()]
 
 
 def mask_infinite(at: At) -> list[Mend]:
@@ -41,12 +57,14 @@ def _bounded(at: At) -> Mend:
     for key, value in zip(keys, inputs, strict=True):
         constant = at.graph.constant(value.name)
         given[key] = value
-        if constant is not None and value.type.dtype != "bool":
-            array = constant.array()
-            if array.ndim == 0:
-                given[key] = max(float(array), CLOSED)
-            elif array.min() < CLOSED:
-                given[key] = at.make.op("maximum", {"x": value, "y": CLOSED})
+        if constant is None or constant.type.dtype == "bool":
+            continue
+        array = constant.array()
+        if array.nbytes > MOST:
+            raise Unmended(
+                f"its mask of {array.nbytes:,} bytes is in the weight file, which is kept"
+            )
+        given[key] = np.maximum(array.astype(np.float32), CLOSED)
     result = at.make.op(kind, given, at.type.dtype, at.type.shape)
 
     def meant(*tensors):
@@ -90,4 +108,4 @@ def _softmaxes(at: At) -> list[Operation]:
     return [*found.values()]
 
 
-REWRITES = {"mask-infinite": mask_infinite}
+REWRITES = {"non-finite": non_finite}
