@@ -102,11 +102,11 @@ def _examples(container: Container, function: str, mend: Mend) -> Numbers | None
 
 def _parting(program, mend: Mend) -> Iterator[tuple[dict[str, float], float, float]]:
     """Values of the inputs, what comes out and what should, where these differ."""
-    from mlprogram.ane.faults.fix.prove import OPEN, meant
+    from mlprogram.ane.faults.fix.prove import meant
 
     ((name, _),) = mend.operation.outputs
     types = program.inputs
-    shapes = {n: tuple(OPEN if s is None else s for s in t.shape) for n, t in types.items()}
+    shapes = {n: tuple(SMALL if s is None else s for s in t.shape) for n, t in types.items()}
     dtypes = {n: np.dtype(NUMPY.get(t.dtype, t.dtype)) for n, t in types.items()}
     tried = [_known_first(mend.values.get(n), d.kind == "f") for n, d in dtypes.items()]
     for chosen in product(*tried):

@@ -20,7 +20,7 @@ EDGES = (*FINITE, np.inf, -np.inf, np.nan)
 SMALL = (-5, -3, -2, -1, 0, 1, 2, 3, 7)  # integers
 PAIRS = 400  # combinations of edges, beyond which some are drawn
 ROUNDS = 64  # runs of an op alone, which has few elements if it takes so many
-OPEN = 3  # the size of an axis that the program leaves open, for an op alone
+OPEN = (3, 1)  # sizes of axes that the program leaves open, for an op alone: 1 fits beside any
 STEPS = 2  # calls of a function with states
 WHOLE = 1e-4  # of the largest number of an output in single precision; constants may be of half
 
@@ -76,13 +76,17 @@ def prove_alone(container: Container, function: str, mend: Mend) -> None:
     """
     program = opened(alone(container, function, mend.operation, mend.inputs), "main", "fp16")
     ((name, type_),) = mend.operation.outputs
-    for arrays in edges(mend):
+    for open_size in OPEN:
         try:
-            found = program.predict(arrays)[name]
+            tried = [(arrays, program.predict(arrays)[name]) for arrays in edges(mend, open_size)]
+            break
         except (InvalidPackage, InvalidInput) as error:
-            raise Unmended(f"the new ops do not run: {error}") from None
-        wanted = meant(mend, arrays, found.dtype)
-        far = distance(found, wanted.reshape(found.shape), mend.sums) / mend.ulps
+            reason = error
+    else:
+        raise Unmended(f"the new ops do not run: {reason}")
+    for arrays, found in tried:
+        wanted = meant(mend, arrays, found.dtype).reshape(found.shape)
+        far = distance(found, wanted, mend.sums) / mend.ulps
         if not far <= 1:
             raise Unmended(
                 f"the new ops would not give what was meant: {far:.2g} times the rounding of "
@@ -102,11 +106,11 @@ def meant(mend: Mend, arrays: Mapping[str, np.ndarray], dtype: np.dtype) -> np.n
         return wanted.astype(dtype)
 
 
-def edges(mend: Mend) -> Iterator[dict[str, np.ndarray]]:
+def edges(mend: Mend, open_size: int) -> Iterator[dict[str, np.ndarray]]:
     """Arrays for the inputs of an op alone: edges, each with each where these are few, in as many
     rounds as its elements need for all, at most `ROUNDS`; then normal numbers."""
     generator, types = np.random.default_rng(0), {v.name: v.type for v in mend.inputs}
-    shapes = {n: tuple(OPEN if s is None else s for s in t.shape) for n, t in types.items()}
+    shapes = {n: tuple(s or open_size for s in t.shape) for n, t in types.items()}
     dtypes = {n: np.dtype(NUMPY.get(t.dtype, t.dtype)) for n, t in types.items()}
     tried = [[*mend.values.get(n, EDGES if d.kind == "f" else SMALL)] for n, d in dtypes.items()]
     if prod(map(len, tried)) > PAIRS:
@@ -241,7 +245,7 @@ def _inputs(program, flags: set[str]) -> Iterator[tuple[str, dict[str, np.ndarra
 
     flags: inputs that are drawn from 0 and 1.
     """
-    for seed, edge in enumerate((None, None, 0.0, -0.0, 1.0, -1.0, 100.0, -100.0)):
+    for seed, edge in enumerate((None, None, 0.0, -0.0, 1.0, -1.0, 10.0, -10.0)):
         arrays = program.random_inputs(seed)
         for name, array in arrays.items():
             if array.dtype.kind != "f" or program.features[name].color:

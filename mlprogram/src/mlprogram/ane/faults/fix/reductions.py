@@ -93,7 +93,10 @@ def log_sum_exp(at: At) -> Mend:
 
 
 def attention(at: At) -> Mend:
-    """scaled_dot_product_attention -> products and a softmax, the mask finite."""
+    """scaled_dot_product_attention -> products and a softmax, the mask finite.
+
+    Scores beyond 65,504 overflow, as in all attention that is written out in half precision.
+    """
     from torch.nn.functional import scaled_dot_product_attention
 
     query, key, value = (at.value(name) for name in ("query", "key", "value"))
