@@ -54,7 +54,7 @@ Row = dict
 
 
 def _refuse(where: str, what: str) -> InvalidInput:
-    return InvalidInput(f"{where}: {what}")
+    return InvalidInput(f"{where or 'the row'}: {what}")
 
 
 def _number(low: float, high: float, whole: bool = False) -> Check:
@@ -95,7 +95,7 @@ def _record(needed: Mapping[str, Check], more: Mapping[str, Check] | None = None
                 raise _refuse(f"{at}{name}", "is missing")
         for name, own in value.items():
             if name not in known:
-                raise _refuse(where or "the row", f"{_shown(name)} is no field of it")
+                raise _refuse(where, f"{_shown(name)} is no field of it")
             known[name](own, f"{at}{name}")
 
     return check

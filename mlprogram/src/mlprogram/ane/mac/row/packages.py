@@ -49,6 +49,8 @@ def _write(path: Path, make: Callable[[], Made]) -> Path:
         pass_pipeline=ct.PassPipeline.EMPTY, skip_model_load=True,
     )  # fmt: skip
     model.save(str(path))
+    (file,) = path.rglob("*.mlmodel")
+    file.write_bytes(model.get_spec().SerializeToString(deterministic=True))  # the same anywhere
     return path
 
 
