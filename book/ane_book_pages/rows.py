@@ -11,7 +11,6 @@ Shown on the page "Reports and reference models".
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from ane_book_pages import records
 from mlprogram.ane import claims
@@ -41,7 +40,7 @@ def filed() -> list[dict]:
 
 
 def judged(rows: Iterable[dict]) -> list[Line]:
-    """Placement, numbers and states of the rows that nobody fitted anything to, wrong ones first."""
+    """Placement, numbers and states of the rows that nothing was fitted to, wrong ones first."""
     lines = [line for row in rows if not row["fitted"] for line in _lines(row)]
     return sorted(lines, key=lambda line: -line.wrong)
 

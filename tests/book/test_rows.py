@@ -82,24 +82,24 @@ def test_a_row_that_was_fitted_to_judges_nothing():
 
 
 def names_rows(source: str) -> bool:
-    """Whether a program has to do with filed rows, by a module's name or a folder's."""
+    """Whether a program has to do with filed rows, by a module's name or a path."""
+    names = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom | ast.Import):
             of = getattr(node, "module", None) or ""
-            if any("row" in f"{of}.{a.name}".split(".") or a.name == "rows" for a in node.names):
-                return True
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if "research/rows" in node.value or node.value.startswith("rows/"):
-                return True
-    return False
+            names += [part for each in node.names for part in f"{of}.{each.name}".split(".")]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names += node.value.removeprefix("research/").split("/")[:-1]
+    return not {"row", "rows"}.isdisjoint(names)
 
 
 def test_what_fits_reads_no_rows():
     """Of all that reads figures only the page's module has the rows."""
-    fits = {"book/ane_book_pages/fit.py", "book/ane_book_pages/placement_fit.py"}
-    fits |= {"research/experiments/fit_segmenter.py", "mlprogram/src/mlprogram/ane/laws/calibrate.py"}
-    folders = ("book/ane_book_pages", "research", "benchmarks", "mlprogram/src/mlprogram/ane/cost")
-    folders += ("mlprogram/src/mlprogram/ane/placement", "mlprogram/src/mlprogram/ane/laws")
+    pages, ane = "book/ane_book_pages", "mlprogram/src/mlprogram/ane"
+    fits = {f"{pages}/fit.py", f"{pages}/placement_fit.py", f"{ane}/laws/calibrate.py"}
+    fits.add("research/experiments/fit_segmenter.py")
+    folders = (pages, "research", "benchmarks", *(f"{ane}/{n}" for n in ("cost", "laws")))
+    folders += (f"{ane}/placement",)
     files = {path for folder in folders for path in (ROOT / folder).rglob("*.py")}
     asked = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in files}
     assert fits <= asked.keys()

@@ -5,7 +5,6 @@ experiment asks a child process with a recorded plan.
 """
 
 import importlib
-import json
 from pathlib import Path
 import re
 import sys

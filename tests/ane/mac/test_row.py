@@ -122,7 +122,7 @@ def test_numbers_that_are_none_are_told(packages, measured):
 def test_where_nothing_is_compiled_all_units_say_why(packages, measured, script, options, failed):
     child = [sys.executable, "-c", script]
     row = measured("", {OWN: packages["state-select"]}, command=child, **options)
-    assert row["packages"][0]["units"] == dict.fromkeys(UNITS, {"failed": failed})
+    assert row["packages"][0]["units"] == {each: {"failed": failed} for each in UNITS}
 
 
 def test_what_a_compiler_fails_at_is_told_without_its_words(packages, measured):

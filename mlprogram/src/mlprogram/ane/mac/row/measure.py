@@ -162,7 +162,7 @@ class _Asked:
         """Ask one child, and return what it found on each set of units, with the one that it died
         on; or with all that are left, where there is no time or it did not even compile."""
         if (seconds := self.ends - time.monotonic()) < 1:
-            return dict.fromkeys(left, {"failed": LATE})
+            return {units: {"failed": LATE} for units in left}
         request = request_for(self.program, "", 0)
         request |= {"what": "row", "units": left, "monitor": self.monitor}
         with tempfile.TemporaryDirectory(prefix="mlprogram-") as name:
