@@ -48,14 +48,25 @@ def judged(rows: Iterable[dict]) -> list[Line]:
 def _lines(row: dict) -> Iterator[Line]:
     machine = f"{row['chip']}, {row['system']}"
     for package in row["packages"]:
-        about, units = (machine, package["name"]), package["units"]
-        if ENGINE in units:
-            yield Line(*about, *_placed(package, units[ENGINE]))
-        for name, found in units.items():
-            if "difference" in found:
-                yield Line(*about, f"the executor's numbers on {name}", *_numbers(found))
-            if "kept" in found:
-                yield Line(*about, *_state(row["system"], package["name"], name, found["kept"]))
+        for predicted, found, wrong in _answers(package, row["system"]):
+            yield Line(machine, package["name"], predicted, found, wrong)
+
+
+def _answers(package: dict, system: str) -> Iterator[tuple[str, str, float]]:
+    """What was predicted of a package, what was found, and the share of it that was wrong."""
+    units = package["units"]
+    if ENGINE in units:
+        yield _placed(package, units[ENGINE])
+    for name, found in units.items():
+        if "difference" in found:
+            apart = found["difference"]
+            said = f"the executor's numbers on {name}"
+            if apart == NOT_FINITE:
+                yield said, "values that are no numbers", 1.0
+            else:
+                yield said, f"{100 * apart:.2g} % apart", float(apart > APART)
+        if "kept" in found:
+            yield _state(package["name"], system, name, found["kept"])
 
 
 def _placed(package: dict, found: dict) -> tuple[str, str, float]:
@@ -71,16 +82,9 @@ def _counted(ops: dict[str, int]) -> str:
     return ", ".join(f"{count} {device.lower()}" for device, count in ops.items())
 
 
-def _numbers(found: dict) -> tuple[str, float]:
-    difference = found["difference"]
-    if difference == NOT_FINITE:
-        return "values that are no numbers", 1.0
-    return f"{100 * difference:.2g} % apart", float(difference > APART)
-
-
-def _state(system: str, package: str, units: str, kept: bool) -> tuple[str, str, float]:
+def _state(package: str, system: str, units: str, kept: bool) -> tuple[str, str, float]:
     """What claim state-slice says of the system, and what the state test found."""
-    cut = package != SELECT and system.partition(".")[0] == claims.find("state-slice").os
+    lost = package != SELECT and system.partition(".")[0] == claims.find("state-slice").os
     words = ("lost", "kept")
-    said = f"a written state is {words[not cut]} on {units}"
-    return said, words[kept], float(kept == cut)
+    said = f"a written state is {words[not lost]} on {units}"
+    return said, words[kept], float(kept == lost)

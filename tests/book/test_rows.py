@@ -83,14 +83,14 @@ def test_a_row_that_was_fitted_to_judges_nothing():
 
 def names_rows(source: str) -> bool:
     """Whether a program has to do with filed rows, by a module's name or a path."""
-    names = []
+    modules, folders = set(), set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom | ast.Import):
             of = getattr(node, "module", None) or ""
-            names += [part for each in node.names for part in f"{of}.{each.name}".split(".")]
+            modules |= {part for each in node.names for part in f"{of}.{each.name}".split(".")}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names += node.value.removeprefix("research/").split("/")[:-1]
-    return not {"row", "rows"}.isdisjoint(names)
+            folders |= {*node.value.split("/")[:-1]}
+    return bool({"row", "rows"} & modules or "rows" in folders)
 
 
 def test_what_fits_reads_no_rows():

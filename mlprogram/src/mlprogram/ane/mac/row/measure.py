@@ -66,7 +66,8 @@ def measure_row(
 
     Raises InvalidPackage, InvalidInput or UnsupportedOp: the executor runs each package first.
     """
-    until, watched, found = time.monotonic() + timeout, {}, []
+    until, found = time.monotonic() + timeout, []
+    watched: dict[str, float] = {}
     engine, reason = machine.neural_engine()
     units = UNITS if engine or command else UNITS[:2]
     unmeasured = dict.fromkeys(UNITS[len(units) :], reason)
@@ -147,13 +148,13 @@ class _Asked:
             found |= self._ask(left)
         path, devices = Path(self.program.package.path), self.placement.devices
         counts = {word: devices.count(word) for word in ("ANE", "CPU", "depends")}
-        record = {
+        record: dict = {
             # A package's Manifest.json has random names, which are others whenever it is written.
             "sha256": content_hash(path / "Data" if (path / "Data").is_dir() else path)[:32],
             "predicted": {"chip": self.placement.chip} | {k: n for k, n in counts.items() if n},
         }
         if self.agreed[1]:
-            record["as_predicted"] = [*self.agreed]
+            record["as_predicted"] = list(self.agreed)
         if self.faults:
             record["compiler"] = self.faults[0]
         return record | {"units": found}

@@ -72,12 +72,10 @@ def _layer_host() -> Made:
 
     def network(hidden, mask, **cache):
         """Keys and values (1, H, S, D) as they were, and this token's row behind them."""
-        query, *rows = _projected(hidden)
-        both = [
-            mb.concat(values=[cache[name], row], axis=2)  # (1, H, S + 1, D)
-            for name, row in zip(("keys", "values"), rows, strict=True)
-        ]
-        return [_finished(hidden, query, *both, mask), *rows]
+        query, key, value = _projected(hidden)
+        keys = mb.concat(values=[cache["keys"], key], axis=2)  # (1, H, S + 1, D)
+        values = mb.concat(values=[cache["values"], value], axis=2)
+        return [_finished(hidden, query, keys, values, mask), key, value]
 
     inputs = {"hidden": (1, C, 1, 1), "mask": (1, 1, 1, S + 1), "keys": CACHE, "values": CACHE}
     return {name: mb.placeholder(shape, _half()) for name, shape in inputs.items()}, network
@@ -87,9 +85,9 @@ def _layer_state() -> Made:
     from coremltools.converters.mil import Builder as mb
 
     def network(hidden, mask, position, keys, values):
-        query, *rows = _projected(hidden)
-        both = [_by_slice(*each, position) for each in zip((keys, values), rows, strict=True)]
-        return [_finished(hidden, query, *both, mask)]
+        query, key, value = _projected(hidden)
+        keys, values = _by_slice(keys, key, position), _by_slice(values, value, position)
+        return [_finished(hidden, query, keys, values, mask)]
 
     inputs = {"hidden": (1, C, 1, 1), "mask": (1, 1, 1, S)}
     halves = {name: mb.placeholder(shape, _half()) for name, shape in inputs.items()}
