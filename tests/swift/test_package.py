@@ -55,7 +55,9 @@ def test_an_app_adds_it_by_url_and_answers(tmp_path, talker):
     (app / "Sources" / "App").mkdir(parents=True)
     (app / "Package.swift").write_text(manifest)
     (app / "Sources" / "App" / "main.swift").write_text(program)
-    subprocess.run(["swift", "build"], cwd=app, check=True, timeout=10 * HANGING)
+    # Nothing is remembered of another clone that had the same name and tag.
+    own = [f"--{what}-path={tmp_path / what}" for what in ("cache", "security", "config")]
+    subprocess.run(["swift", "build", *own], cwd=app, check=True, timeout=10 * HANGING)
     assert '"version" : "0.2.7"' in (app / "Package.resolved").read_text()
     run = subprocess.run(
         [app / ".build" / "debug" / "App", talker.path],
