@@ -143,7 +143,7 @@ lint: $(INSTALLED) ## look for mistakes without running anything: style and type
 	$(BIN)/mypy
 
 clean: ## remove what was built, downloaded models excepted
-	rm -rf _build build mlprogram/build ane_serve/build families/build swift/tables/build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf _build build .build* mlprogram/build ane_serve/build families/build swift/tables/build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find ane_book ane_serve families mlprogram swift/tables book tests benchmarks research -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv as well

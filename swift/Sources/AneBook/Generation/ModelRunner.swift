@@ -27,7 +27,7 @@ final class ModelRunner {
     }
 
     /// Loads all programs; `progress` is told after each how many of how many are there.
-    init(_ bundle: Bundle, _ programs: any Programs, progress: (Int, Int) -> Void = { _, _ in }) throws {
+    init(_ bundle: ModelBundle, _ programs: any Programs, progress: (Int, Int) -> Void = { _, _ in }) throws {
         manifest = bundle.manifest
         (context, vocabulary) = (manifest.context, manifest.embedding.shape[0])
         (widths, sorted) = (manifest.functions, manifest.tiers)
@@ -36,7 +36,7 @@ final class ModelRunner {
         inputs = try HostInputs(bundle)
         let values = Values(inputs.tensors), all = manifest.packages.count { $0.part != .experts }
         var loaded = 0
-        func steps(_ parts: [Part]) throws -> [any Step] {
+        func steps(_ parts: [Manifest.Part]) throws -> [any Step] {
             try loadSteps(bundle, parts, programs, values) {
                 loaded += 1
                 progress(loaded, all)
