@@ -20,7 +20,7 @@ import time
 
 from mlprogram import Pipeline, __version__, machine
 from mlprogram.ane.mac import child
-from mlprogram.ane.mac.compiler import read_faults
+from mlprogram.ane.mac.compiler import read_failures
 from mlprogram.ane.mac.plan import CoreMLPlan
 from mlprogram.ane.mac.residency import expected_outputs, held_rows, request_for
 from mlprogram.ane.mac.row.form import (
@@ -183,7 +183,7 @@ class _Asked:
         for event in outcome.find("watched"):
             self.watched |= _figures(event["said"])
         # Its causes are another's words, and may hold anything.
-        self.faults += [replace(fault, causes=()).line() for fault in read_faults(outcome.said)]
+        self.faults += [replace(fault, causes=()).line() for fault in read_failures(outcome.said)]
         if (plan := _plan(outcome, "CPU_AND_NE")).ops:
             self.agreed = plan.agreement(self.placement)
 
