@@ -47,7 +47,8 @@ def faults_command(
 
     known = faults.load(system, coremltools)
     if fix is not None:
-        from mlprogram.ane.faults.fix import fix as write_fixed, mendable
+        from mlprogram.ane.faults.fix import fix as write_fixed
+        from mlprogram.ane.faults.fix import mendable
 
         mended = write_fixed(package, fix, mendable(system, coremltools))
         show(mended.to_json, mended.text, as_json)
