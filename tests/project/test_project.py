@@ -56,6 +56,7 @@ FLOORS = {
         "package",
         "ops",
         "analysis",
+        "arithmetic",
         "kernels",
         "run",
         "contents coreml compare pipe",
