@@ -233,7 +233,8 @@ def attention_batch(graph: ProgramGraph) -> Iterator[Seen]:
             operation.outputs[0][1].shape[0] or 0,
             graph.maker(graph.item(operation, "x")),
         )
-        if batch < BATCH or added is None or added.type != "add":
+        axes = len(shape_of(graph, operation, "x"))  # batch, heads, queries, keys
+        if axes != 4 or batch < BATCH or added is None or added.type != "add":
             continue
         scores = [maker for key in "xy" if (maker := graph.maker(graph.item(added, key)))]
         values = _read_by(graph, operation, ("matmul",))
