@@ -131,11 +131,9 @@ notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/, and o
 	$(BIN)/python book/_ext/to_notebooks.py
 	$(BIN)/python book/_ext/write_one_file.py
 
-schema: $(INSTALLED) ## write the schemas of a bundle's manifest.json and of a report to research/
+schema: $(INSTALLED) ## write the schema of a bundle's manifest.json to research/
 	$(BIN)/python -c "import json; from ane_book.bundle import Manifest; \
 	  print(json.dumps(Manifest.model_json_schema(), indent=2))" > research/manifest.schema.json
-	$(BIN)/python -c "import json; from ane_book.evidence.report import Report; \
-	  print(json.dumps(Report.model_json_schema(), indent=1))" > research/reports/report.schema.json
 
 notes: $(INSTALLED) ## write research/conflicting-claims.md from the registry of claims
 	$(BIN)/python research/experiments/write_notes.py

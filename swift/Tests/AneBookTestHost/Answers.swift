@@ -65,14 +65,16 @@ func answers(_ folder: String, _ predictor: any Predictor) async throws {
     }
 }
 
-private func reply(_ value: some Encodable) throws {
+func reply(_ value: some Encodable) throws {
     FileHandle.standardOutput.write(try JSONEncoder().encode(value) + [0x0A])
 }
 
-private struct Request: Decodable {
+struct Request: Decodable {
     var open: String?, verify: String?, save: String?, load: String?, form: String?, rewind: Int?
     var prompt: String?, messages: [Message]?, tokens: [Int32]?, texts: [String]?
     var max_tokens: Int?, temperature: Double?, top_k: Int?, top_p: Double?, seed: UInt64?
+    var min_p: Double?, logit_bias: [Int: Double]?, presence_penalty: Double?, frequency_penalty: Double?
+    var logits: String?, vocabulary: Int?  // of `draws`
     var system: String?, stop: [String]?, stop_repeat: Int?, reuse_cache: Bool?, lookup: Bool?
 
     var given: Session.Prompt {
@@ -84,6 +86,10 @@ private struct Request: Decodable {
         options.maxTokens = max_tokens ?? options.maxTokens
         options.temperature = temperature ?? 0
         (options.topK, options.topP, options.seed, options.system) = (top_k, top_p, seed, system)
+        options.minP = min_p
+        for (token, bias) in logit_bias ?? [:] { options.logitBias[Int32(clamping: token)] = bias }
+        options.presencePenalty = presence_penalty ?? 0
+        options.frequencyPenalty = frequency_penalty ?? 0
         (options.stop, options.stopRepeat) = (stop ?? [], stop_repeat)
         (options.reuseCache, options.lookup) = (reuse_cache ?? false, lookup ?? false)
         return options

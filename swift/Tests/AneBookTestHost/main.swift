@@ -6,6 +6,7 @@ let usage = """
     usage: AneBookTestHost answers BUNDLE [--executor CMD | --recording FOLDER]
            AneBookTestHost tokens TOKENIZER.bin
            AneBookTestHost template
+           AneBookTestHost draws
            AneBookTestHost host-cost BUNDLE TOKENS
     """
 
@@ -33,6 +34,7 @@ do {
     case ("host-cost", 3): try await hostCost(words[2], tokens: Int(words[3]) ?? 0)
     case ("tokens", 2): try tokens(words[2])
     case ("template", 1): template()
+    case ("draws", 1): try draws()
     default: throw AneBookError.invalidInput(usage)
     }
 } catch {

@@ -125,8 +125,12 @@ final class ModelRunner {
 }
 
 /// What the head gives after one token: logits in parts (1, V_i, 1, T), or the likeliest token.
-struct Output {
+package struct Output {
     let parts: [Tensor]
     let token: Int32?
     let column: Int
+
+    package init(parts: [Tensor], token: Int32?, column: Int) {
+        (self.parts, self.token, self.column) = (parts, token, column)
+    }
 }
