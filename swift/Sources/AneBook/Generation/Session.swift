@@ -230,10 +230,12 @@ private final class Reader: Sendable {
 }
 
 /// Runs the jobs of one actor on a queue of its own, since they block.
-final class SerialThread: SerialExecutor {
+package final class SerialThread: SerialExecutor {
     private let queue = DispatchQueue(label: "AneBook")
 
-    func enqueue(_ job: consuming ExecutorJob) {
+    package init() {}
+
+    package func enqueue(_ job: consuming ExecutorJob) {
         let job = UnownedJob(job)
         queue.async { job.runSynchronously(on: self.asUnownedSerialExecutor()) }
     }
