@@ -10,6 +10,7 @@ from typing import Any
 from zipfile import ZipFile
 
 from mlprogram.analysis.memory import Memory, peak_resident, predict
+from mlprogram.arithmetic import check_semantics
 from mlprogram.compare import numerics
 from mlprogram.errors import InvalidInput
 from mlprogram.files import written_whole
@@ -31,15 +32,17 @@ def execute(
     precision: str = "fp16",
     seed: int = 0,
     out: Path | None = None,
+    semantics: str | None = None,
 ) -> dict:
     """Run a function of a package twice and report on it in plain JSON values.
 
     inputs: a .npz file; random ones if None. States start at zero. out: a .npz file for the outputs
-    of the first call. In the result, `seconds` are those to open, of the first call and of the next
-    one; `memory` is `Memory` in bytes, and the growth of the process's peak. Raises InvalidInput.
+    of the first call. semantics: see `MLProgram`. In the result, `seconds` are those to open, of
+    the first call and of the next one; `memory` is `Memory` in bytes, and the growth of the
+    process's peak. Raises InvalidInput.
     """
     before, started = peak_resident(), time.perf_counter()
-    program = open_model(path, function, precision)
+    program = open_model(path, function, precision, check_semantics(semantics))
     memory = program.memory if isinstance(program, MLProgram) else None  # which compiles
     seconds = {"load": time.perf_counter() - started}
     arrays = arrays_of(program, inputs, seed)
@@ -53,6 +56,7 @@ def execute(
     facts = {
         "function": program.name,
         "precision": precision,
+        "semantics": semantics,
         "on": str(inputs) if inputs else f"random inputs, seed {seed}",
         "inputs": {name: _facts(value) for name, value in arrays.items()},
         "outputs": {name: _facts(value) for name, value in outputs.items()},
@@ -86,6 +90,7 @@ def execution_report(facts: dict) -> str:
     calls = ", ".join(f"{call} {_short(time)}" for call, time in facts["seconds"].items())
     more = [("seconds", calls), *(_examined_rows(facts) if "memory" in facts else ())]
     how = described(facts["precision"])
+    how += f", arithmetic as {facts['semantics']}" if facts["semantics"] else ""
     head = f"run of {facts['function']}, computed {how}, on {facts['on']}"
     return "\n".join([head, table(rows, indent=2), "", table(more, indent=2)])
 

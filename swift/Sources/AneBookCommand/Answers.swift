@@ -38,7 +38,7 @@ func answers(_ arguments: inout Arguments) async throws {
         do {
             let request = try decode(Request.self, from: Data(line.utf8))
             if let folder = request.open {
-                _ = try AneBook.Bundle(URL(fileURLWithPath: folder)).tokenizer()
+                _ = try ModelBundle(URL(fileURLWithPath: folder)).tokenizer()
                 try reply(["name": folder])
                 continue
             }
@@ -74,8 +74,8 @@ struct Request: Decodable {
     var logits: String?, vocabulary: Int?  // of `draws`
     var system: String?, stop: [String]?, stop_repeat: Int?, reuse_cache: Bool?, lookup: Bool?
 
-    var given: Prompt {
-        messages.map(Prompt.messages) ?? tokens.map(Prompt.tokens) ?? .text(prompt ?? "")
+    var given: Session.Prompt {
+        messages.map(Session.Prompt.messages) ?? tokens.map(Session.Prompt.tokens) ?? .text(prompt ?? "")
     }
 
     var options: Options {

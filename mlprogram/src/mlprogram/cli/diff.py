@@ -62,27 +62,34 @@ def diff_command(
     channels: Channels = None,
     trust_source: Trust = False,
     backend: Backend = None,
+    why: options.Why = False,
     seed: options.InputSeed = 0,
     as_json: options.AsJson = False,
 ) -> None:
     """Show where two packages, or a package and its source, part.
 
     Without either, A is compared with itself in single precision, or with --backend in another
-    runtime. Exit code 0: every output is equal within the tolerance, with --source every op as
-    well; 1: it is not.
+    runtime. Where they part, and with --why, it names what depends on how Core ML computes it.
+    Exit code 0: every output is equal within the tolerance, with --source every op as well; 1: it
+    is not.
     """
     if sum(map(bool, (source, b, backend))) > 1:
         raise InvalidInput("a package is compared with B, with --source or by --backend: name one")
     if not source and (pixels or channels or trust_source):
         raise InvalidInput("--pixels, --channels and --trust-source go with --source")
     if source:
+        from mlprogram.arithmetic import report
+        from mlprogram.compare.packages import arithmetic_of
         from mlprogram.onnx.source import compare_with_source
 
         held = compare_with_source(
             a, source, function, inputs, precision, tolerance, seed,
             pixels or "auto", channels or "rgb", trust_source,
         )  # fmt: skip
-        show(held.to_json, lambda: str(held), as_json)
+        touched = arithmetic_of(a, function) if why or not held.equal else {}
+        lines = ["", *report(touched, why)] if touched else []
+        facts = held.to_json() | {"arithmetic": touched}
+        show(lambda: facts, lambda: "\n".join([str(held), *lines]), as_json)
         raise typer.Exit(0 if held.equal else 1)
     limit = 0.01 if tolerance is None else tolerance
     if backend:
@@ -92,6 +99,6 @@ def diff_command(
     else:
         from mlprogram.compare.packages import compare_packages
 
-        found = compare_packages(a, b, function, inputs, precision, limit, seed)
+        found = compare_packages(a, b, function, inputs, precision, limit, seed, why)
     show(lambda: found.facts, lambda: found.text, as_json)
     raise typer.Exit(0 if found.equal else 1)

@@ -11,6 +11,14 @@ import typer
 Plan = Annotated[
     bool, typer.Option("--plan", help="Show which kernel each op got, and why not others.")
 ]
+Semantics = Annotated[
+    str | None,
+    typer.Option(
+        metavar="documented|reported",
+        help="Where the description of an op and reports of Core ML part, compute the one or the "
+        "other.  [default: by the evidence of each]",
+    ),
+]
 Out = Annotated[Path | None, typer.Option(help="Write the outputs as .npz.")]
 
 
@@ -45,12 +53,13 @@ def run_command(
     precision: options.Precision = "fp16",
     seed: options.InputSeed = 0,
     out: Out = None,
+    semantics: Semantics = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Run a package, and show what it computes and needs."""
     from mlprogram.execute import execute, execution_report
 
-    facts = execute(package, function, inputs, precision, seed, out)
+    facts = execute(package, function, inputs, precision, seed, out, semantics)
     show(lambda: facts, lambda: execution_report(facts), as_json)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 import inspect
 
+from mlprogram.arithmetic import depends, report
 from mlprogram.compare.gap import Gap, compare_value, percent
 from mlprogram.errors import InvalidInput
 from mlprogram.package.function import Operation
@@ -45,6 +46,8 @@ class Difference:
     compared: int  # values that both have
     values: int  # values that A has
     notes: list[str]  # what could not be matched, and what was done about it
+    #: What the programs touch of `arithmetic.toml`, by the row's id: names of ops, A's first.
+    arithmetic: Mapping[str, list[str]] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
@@ -52,6 +55,11 @@ class Difference:
         return all(gap.error <= self.tolerance for gap in self.outputs)
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, why: bool = False) -> str:
+        """The report. What depends on how Core ML computes it is named where outputs part; why:
+        in any case, with the sources."""
         head = f"{self.compared:,} of {self.values:,} values compared"
         parts = ["\n".join([f"{head}; tolerance {percent(self.tolerance)}", *self.notes])]
         if self.first:
@@ -68,6 +76,8 @@ class Difference:
         verdict = f"outputs {verdict}"
         if OUTPUTS_ALONE in self.notes:
             verdict += "; nothing before them was compared"
+        if self.arithmetic and (why or not self.equal):
+            parts.append("\n".join(report(self.arithmetic, why)))
         return "\n\n".join([*parts, verdict])
 
 
@@ -117,7 +127,13 @@ def diff(
             gaps[name] = gap
     if lost := [name for name in outputs if name not in gaps]:
         raise InvalidInput(f"outputs {', '.join(lost)} are no op's result on one side")
-    return Difference(tolerance, first, list(gaps.values()), compared, len(ours.names), notes)
+    touched = {**_touched(b), **_touched(a)}
+    found = list(gaps.values())
+    return Difference(tolerance, first, found, compared, len(ours.names), notes, touched)
+
+
+def _touched(side: object) -> dict[str, list[str]]:
+    return depends(side) if isinstance(side, MLProgram) else {}
 
 
 # --- the two sides --------------------------------------------------------------------------------

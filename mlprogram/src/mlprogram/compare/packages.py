@@ -4,9 +4,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
+from mlprogram.arithmetic import depends
 from mlprogram.compare import TOLERANCE, diff
 from mlprogram.errors import InvalidInput
 from mlprogram.execute import arrays_of
+from mlprogram.package.container import open_container
+from mlprogram.package.reader import Package
 from mlprogram.run.pipeline import Pipeline, open_model
 from mlprogram.run.precision import described
 from mlprogram.tables import table
@@ -28,8 +31,12 @@ def compare_packages(
     precision: str = "fp16",
     tolerance: float = TOLERANCE,
     seed: int = 0,
+    why: bool = False,
 ) -> Comparison:
-    """`diff` of two packages in one precision, or of one as declared and in fp32."""
+    """`diff` of two packages in one precision, or of one as declared and in fp32.
+
+    why: name what depends on how Core ML computes it even if they are equal, with the sources.
+    """
     alone = "fp16" if precision == "fp32" else precision
     ours = open_model(a, function, precision if b else alone)
     theirs = open_model(b, function, precision) if b else ours
@@ -49,4 +56,13 @@ def compare_packages(
     ]
     head = table([*rows, ("on", on, "", "")])
     facts = {"on": on, **sides, "equal": difference.equal, **asdict(difference)}
-    return Comparison(f"{head}\n\n{difference}", difference.equal, facts)
+    return Comparison(f"{head}\n\n{difference.text(why)}", difference.equal, facts)
+
+
+def arithmetic_of(path: Path, function: str | None) -> dict[str, list[str]]:
+    """What a package's function touches of `arithmetic.toml` (`depends`); nothing of a pipeline."""
+    container = open_container(path)
+    if container.spec.WhichOneof("Type") == "pipeline":
+        return {}
+    package = Package(container)
+    return depends(package.functions[function or package.default_function])

@@ -114,11 +114,19 @@ def check_names(names: Collection[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def select(function: Function, constants: Constants, without: Collection[str]) -> Selection:
-    """Choose kernels for a function's ops, from the last op to the first, in the table's order."""
+def select(
+    function: Function,
+    constants: Constants,
+    without: Collection[str],
+    plain: Collection[int] = (),
+) -> Selection:
+    """Choose kernels for a function's ops, from the last op to the first, in the table's order.
+
+    plain: ids of ops that no kernel may compute.
+    """
     graph = Graph(function, constants)
     chosen: dict[int, Chosen] = {}
-    taken: set[int] = set()
+    taken = {*plain}
     attempts: list[_Attempt] = []
     nested = [o for o in function.operations() if id(o) not in graph.position]
     for operation in [*nested, *reversed(function.block.operations)]:

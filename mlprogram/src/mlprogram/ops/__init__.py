@@ -5,6 +5,9 @@ inputs, with MIL's defaults. Files are grouped as coremltools groups its definit
 (`mil/ops/defs`), which are also the reference for the semantics:
 https://apple.github.io/coremltools/source/coremltools.converters.mil.mil.ops.defs.html
 
+Where the description of an op and what Core ML is reported to compute are two things, the other
+reading stands beside the op, and `MLProgram(semantics=...)` chooses (`mlprogram.arithmetic`).
+
 Two rules hold everywhere. A tensor leaves an op in the dtype that the program declares, so rounding
 happens once per op; and whatever sums (products, reductions, norms, softmax) sums in float32.
 """
@@ -18,7 +21,7 @@ from typing import Literal, get_args, get_origin
 
 from mlprogram.package.validation.signatures import NEEDED
 
-__all__ = ["OPS", "Op", "op"]
+__all__ = ["OPS", "OTHERS", "Op", "Other", "op", "other"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,17 @@ class Op:
         return "_out" in self.parameters
 
 
+@dataclass(frozen=True)
+class Other:
+    """Another reading of an op: as "documented" or as "reported", by a row of `arithmetic.toml`."""
+
+    row: str
+    reading: Literal["documented", "reported"]
+    op: Op
+
+
 OPS: dict[str, Op] = {}
+OTHERS: dict[str, Other] = {}  # by the op's name
 
 
 def op(name: str | None = None, *, static: tuple[str, ...] = ()) -> Callable:
@@ -52,24 +65,36 @@ def op(name: str | None = None, *, static: tuple[str, ...] = ()) -> Callable:
         mil_name = name or function.__name__
         if mil_name in OPS:
             raise ValueError(f"op {mil_name} is defined twice")
-        parameters = inspect.signature(function).parameters
-        needed = {k for k, p in parameters.items() if p.default is p.empty} - {"_out"}
-        if needed != NEEDED.get(mil_name):
-            raise ValueError(
-                f"op {mil_name} needs {needed}, not as package/validation/signatures.py says"
-            )
-        words = {k: p.annotation for k, p in parameters.items()}
-        choices = {k: get_args(w) for k, w in words.items() if get_origin(w) is Literal}
-        OPS[mil_name] = Op(
-            mil_name,
-            function,
-            static=frozenset(static),
-            parameters=frozenset(parameters),
-            choices=choices,
-        )
+        OPS[mil_name] = _op(mil_name, function, frozenset(static))
         return function
 
     return register
+
+
+def other(name: str, reading: Literal["documented", "reported"], row: str) -> Callable:
+    """Register the decorated function as another reading of the op `name`, which is known by now.
+
+    It is computed where a program touches the row and either its `semantics` is this reading or,
+    for want of any, the row's default is. Its parameters are those of the op.
+    """
+
+    def register(function: Callable) -> Callable:
+        if name in OTHERS:
+            raise ValueError(f"op {name} has another reading already")
+        OTHERS[name] = Other(row, reading, _op(name, function, OPS[name].static))
+        return function
+
+    return register
+
+
+def _op(name: str, function: Callable, static: frozenset[str]) -> Op:
+    parameters = inspect.signature(function).parameters
+    needed = {k for k, p in parameters.items() if p.default is p.empty} - {"_out"}
+    if needed != NEEDED.get(name):
+        raise ValueError(f"op {name} needs {needed}, not as package/validation/signatures.py says")
+    words = {k: p.annotation for k, p in parameters.items()}
+    choices = {k: get_args(w) for k, w in words.items() if get_origin(w) is Literal}
+    return Op(name, function, static, frozenset(parameters), choices)
 
 
 for _module in pkgutil.iter_modules(__path__):

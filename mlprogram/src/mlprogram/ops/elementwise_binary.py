@@ -6,10 +6,13 @@ numpy answers with 0 and a warning, is 0 here too: it may happen in lanes that n
 Reference: coremltools `defs/iOS15/elementwise_binary.py`.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from . import op
+from . import op, other
+from .elementwise_unary import saturated
 
 
 @op()
@@ -28,6 +31,28 @@ def sub(x: Tensor, y: Tensor) -> Tensor:
 def mul(x: Tensor, y: Tensor) -> Tensor:
     """x * y."""
     return x * y
+
+
+def _in_single(compute: Callable, x: Tensor, y: Tensor) -> Tensor:
+    return saturated(compute(x.float(), y.float()), x.dtype)
+
+
+@other("add", "reported", "int32-single")
+def add_in_single(x: Tensor, y: Tensor) -> Tensor:
+    """x + y of whole numbers, computed in single precision."""
+    return _in_single(torch.add, x, y)
+
+
+@other("sub", "reported", "int32-single")
+def sub_in_single(x: Tensor, y: Tensor) -> Tensor:
+    """x - y of whole numbers, computed in single precision."""
+    return _in_single(torch.sub, x, y)
+
+
+@other("mul", "reported", "int32-single")
+def mul_in_single(x: Tensor, y: Tensor) -> Tensor:
+    """x * y of whole numbers, computed in single precision."""
+    return _in_single(torch.mul, x, y)
 
 
 @op()
@@ -60,12 +85,22 @@ def mod(x: Tensor, y: Tensor) -> Tensor:
     return torch.fmod(x, y.masked_fill(zero, 1))
 
 
+@other("mod", "documented", "mod-sign")
+def floored_mod(x: Tensor, y: Tensor) -> Tensor:
+    """The remainder of a division that rounds down: it has the sign of y, as in Python."""
+    if x.is_floating_point():
+        return torch.remainder(x, y)
+    zero = (y == 0) | (y == -1)
+    return torch.remainder(x, y.masked_fill(zero, 1))
+
+
 @op("pow")
 def pow_(x: Tensor, y: Tensor) -> Tensor:
-    """x to the power y; for a constant x of twos Core ML computes `squared_exponent` instead."""
+    """x to the power y."""
     return torch.pow(x, y)
 
 
+@other("pow", "reported", "pow-base-two")
 def squared_exponent(x: Tensor, y: Tensor) -> Tensor:
     """y squared, in the shape that y takes beside a tensor x of twos."""
     return x / 2 * y * y

@@ -10,7 +10,7 @@ Reference: coremltools `defs/iOS15/elementwise_unary.py`, `defs/iOS17/elementwis
 import torch
 from torch import Tensor
 
-from . import op
+from . import op, other
 
 # MIL's names of the dtypes a tensor may have
 DTYPES = {
@@ -62,6 +62,22 @@ def atanh(x: Tensor) -> Tensor:
 def cast(x: Tensor, dtype: str) -> Tensor:
     """x in the dtype that MIL calls `dtype`; floats are cut towards zero, nonzero is true."""
     return x.to(DTYPES[dtype])
+
+
+def saturated(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x cut towards zero: the least or the greatest number of a dtype for what lies outside, 0 for
+    NaN, as ARM's processors convert. What others do is theirs."""
+    limits = torch.iinfo(dtype)
+    wide = x.double().nan_to_num(0, limits.max, limits.min)
+    return wide.clamp(limits.min, limits.max).to(dtype)
+
+
+@other("cast", "reported", "cast-outside")
+def cast_saturated(x: Tensor, dtype: str) -> Tensor:
+    """x in the dtype that MIL calls `dtype`; from floats to whole numbers as `saturated`."""
+    wanted = DTYPES[dtype]
+    is_cut = x.is_floating_point() and not wanted.is_floating_point and wanted != torch.bool
+    return saturated(x, wanted) if is_cut else x.to(wanted)
 
 
 @op()

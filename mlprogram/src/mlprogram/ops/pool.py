@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import op
+from . import op, other
 from .conv import pad_spatial, resolve_padding
 
 _AVERAGE = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
@@ -107,4 +107,28 @@ def max_pool(
     strides, pads, extra = window_layout(sizes, kernel_sizes, strides, pad_type, pad, ceil_mode)
     least = float("-inf")
     padded = pad_spatial(pad_spatial(x.float(), pads, least), extra, least)
+    return _MAX[len(kernel_sizes)](padded, kernel_sizes, strides).to(x.dtype)
+
+
+@other("max_pool", "reported", "max-pool-padding")
+def max_pool_as_declared(
+    x: Tensor,
+    kernel_sizes: list[int],
+    strides: list[int] | None = None,
+    pad_type: str = "valid",
+    pad: list[int] | None = None,
+    ceil_mode: bool = False,
+    _out: list[tuple] | None = None,
+) -> Tensor:
+    """`max_pool` of as many windows as are declared: -inf in those that see padding alone."""
+    sizes = x.shape[2:]
+    strides, pads, extra = window_layout(sizes, kernel_sizes, strides, pad_type, pad, ceil_mode)
+    made = _out[0][1][2:] if _out else [None] * len(sizes)
+    spans = zip(made, sizes, kernel_sizes, strides, pads, extra, strict=True)
+    beyond = [
+        (0, after if count is None else max(after, (count - 1) * s + k - n - sum(padding)))
+        for count, n, k, s, padding, (_, after) in spans
+    ]
+    least = float("-inf")
+    padded = pad_spatial(pad_spatial(x.float(), pads, least), beyond, least)
     return _MAX[len(kernel_sizes)](padded, kernel_sizes, strides).to(x.dtype)

@@ -9,7 +9,7 @@ Reference: coremltools `defs/iOS15/reduction.py`, `defs/iOS17/reduction.py`.
 import torch
 from torch import Tensor
 
-from . import op
+from . import op, other
 from .elementwise_unary import DTYPES
 
 _AXES = ("axes", "keep_dims")
@@ -64,6 +64,13 @@ def reduce_log_sum(x: Tensor, axes: list[int] | None = None, keep_dims: bool = F
 def reduce_log_sum_exp(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
     """Natural logarithm of the sum of e^x, without overflow."""
     return torch.logsumexp(x.to(_REAL[x.dtype]), _dims(x, axes), keep_dims).to(x.dtype)
+
+
+@other("reduce_log_sum_exp", "reported", "log-sum-exp")
+def plain_log_sum_exp(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
+    """log(sum(e^x)) step by step in the dtype of x, so that e^x may overflow."""
+    wide = x if x.is_floating_point() else x.double()
+    return torch.sum(wide.exp(), axes, keep_dims, dtype=wide.dtype).log().to(x.dtype)
 
 
 @op(static=_AXES)

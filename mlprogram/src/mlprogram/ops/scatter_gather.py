@@ -16,7 +16,7 @@ from mlprogram.errors import InvalidInput
 import torch
 from torch import Tensor
 
-from . import op
+from . import op, other
 from .elementwise_binary import real_div
 
 
@@ -109,6 +109,34 @@ def gather_nd(
     if places:
         return x[tuple(coordinates)]
     return x[tuple(c.reshape(1) for c in coordinates)][0]
+
+
+@other("gather", "reported", "gather-negative")
+def gather_from_first(
+    x: Tensor,
+    indices: Tensor,
+    axis: int = 0,
+    batch_dims: int = 0,
+    validate_indices: bool | None = None,
+) -> Tensor:
+    """`gather`, where a negative index that is not to be checked reads the first slice."""
+    return gather(x, indices.clamp_min(0), axis, batch_dims, validate_indices)
+
+
+@other("gather_along_axis", "reported", "gather-negative")
+def gather_along_axis_from_first(
+    x: Tensor, indices: Tensor, axis: int = 0, validate_indices: bool | None = None
+) -> Tensor:
+    """`gather_along_axis`, where such a negative index reads the first element."""
+    return gather_along_axis(x, indices.clamp_min(0), axis, validate_indices)
+
+
+@other("gather_nd", "reported", "gather-nd-negative")
+def gather_nd_from_first(
+    x: Tensor, indices: Tensor, batch_dims: int = 0, validate_indices: bool | None = None
+) -> Tensor:
+    """`gather_nd`, where a negative coordinate that is not to be checked is 0."""
+    return gather_nd(x, indices.clamp_min(0), batch_dims, validate_indices)
 
 
 Mode = Literal["update", "add", "sub", "mul", "div", "max", "min"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import op
+from . import op, other
 
 
 @op(static=("axis", "interleave"))
@@ -179,6 +179,16 @@ def non_zero(x: Tensor) -> Tensor:
 def argsort(x: Tensor, axis: int = -1, ascending: bool = False) -> Tensor:
     """The indices that sort x along an axis, int32; equal elements keep their order."""
     return x.argsort(dim=axis, descending=not ascending, stable=True).to(torch.int32)
+
+
+@other("argsort", "reported", "sort-nan")
+def argsort_from_nan(x: Tensor, axis: int = -1, ascending: bool = False) -> Tensor:
+    """`argsort` with NaN below every number, where torch and numpy have it above."""
+    is_nan = x.isnan()
+    order = argsort(x.masked_fill(is_nan, float("-inf")), axis, ascending).long()
+    late = is_nan.gather(axis, order).byte()
+    again = late.argsort(dim=axis, descending=ascending, stable=True)
+    return order.gather(axis, again).to(torch.int32)
 
 
 @op(static=("k", "axis", "ascending", "sort", "return_indices", "output_indices_dtype"))

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import op
+from . import op, other
 
 
 @op()
@@ -23,3 +23,15 @@ def scaled_dot_product_attention(
         attn_mask = attn_mask.unsqueeze(0)
     y = F.scaled_dot_product_attention(query.float(), key.float(), value.float(), attn_mask)
     return y.to(query.dtype)
+
+
+@other("scaled_dot_product_attention", "documented", "attention-closed-row")
+def attention_by_formula(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """Attention with NaN in a row that the mask closes altogether: the softmax of -inf alone."""
+    y = scaled_dot_product_attention(query, key, value, attn_mask)
+    if attn_mask is None:
+        return y
+    is_closed = ~attn_mask if attn_mask.dtype == torch.bool else attn_mask.isneginf()
+    return y.masked_fill(is_closed.all(-1, keepdim=True), float("nan"))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
+from mlprogram.arithmetic import Semantics
 from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.ops.tensor_operation import kept_boxes
 from mlprogram.package.container import Container, open_container, refuse
@@ -29,7 +30,10 @@ DTYPES = {65600: np.float64, 65568: np.float32, 65552: np.float16}
 
 
 def open_model(
-    path: str | Path, function_name: str | None = None, precision: str = "fp16"
+    path: str | Path,
+    function_name: str | None = None,
+    precision: str = "fp16",
+    semantics: Semantics | None = None,
 ) -> "MLProgram | Pipeline":
     """Open a package or compiled model with an ML Program, or with a pipeline of them.
 
@@ -37,10 +41,10 @@ def open_model(
     """
     container = open_container(path)
     if container.spec.WhichOneof("Type") != "pipeline":
-        return MLProgram(container, function_name, precision)
+        return MLProgram(container, function_name, precision, semantics=semantics)
     if function_name:
         raise InvalidInput(f"{path}: a pipeline has no functions, and {function_name!r} is asked")
-    return Pipeline(container, precision)
+    return Pipeline(container, precision, semantics)
 
 
 class Pipeline:
@@ -52,10 +56,15 @@ class Pipeline:
 
     name = "pipeline"
 
-    def __init__(self, container: Container, precision: str = "fp16"):
+    def __init__(
+        self,
+        container: Container,
+        precision: str = "fp16",
+        semantics: Semantics | None = None,
+    ):
         self.path, self.precision = container.path, precision
         self.parts = [
-            _open_part(container, index, part, precision)
+            _open_part(container, index, part, precision, semantics)
             for index, part in enumerate(container.spec.pipeline.models)
         ]
         description = container.spec.description
@@ -223,11 +232,14 @@ class Suppression:
         return np.pad(rows.astype(dtype), ((0, missing), (0, 0)))
 
 
-def _open_part(container: Container, index: int, spec, precision: str) -> MLProgram | Suppression:
+def _open_part(
+    container: Container, index: int, spec, precision: str, semantics: Semantics | None
+) -> MLProgram | Suppression:
     where = Path(f"{container.path}, part {index}")
     match spec.WhichOneof("Type"):
         case "mlProgram":
-            return MLProgram(replace(container, path=where, spec=spec), None, precision)
+            part = replace(container, path=where, spec=spec)
+            return MLProgram(part, None, precision, semantics=semantics)
         case "nonMaximumSuppression":
             return Suppression(spec, where)
         case kind:

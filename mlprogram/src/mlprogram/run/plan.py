@@ -12,14 +12,15 @@ from functools import cached_property
 
 from mlprogram.analysis.aliases import INLINE, in_place_writes, memory_of, origins, uses
 from mlprogram.analysis.constants import Constants
+from mlprogram.arithmetic import Semantics
 from mlprogram.errors import InvalidPackage, UnsupportedOp
 from mlprogram.kernels import native
 from mlprogram.kernels.table import RUNNER, Chosen, Selection, select
 from mlprogram.ops import OPS, Op
-from mlprogram.ops.elementwise_binary import squared_exponent
 from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.values import Constant, TensorType
 from mlprogram.run.failures import Failures
+from mlprogram.run.readings import chosen_readings
 import torch
 
 #: Ops that are heavy enough for several threads of torch, if no compiled kernel replaces them.
@@ -126,7 +127,8 @@ class Planner:
     """Plans one function. `shared` keeps decoded weights for all functions of a package.
 
     without: entries of the table of kernels to leave out; None turns all of them and every other
-    optimisation off. engine: whether activations are computed as by native_forms.py.
+    optimisation off. engine: whether activations are computed as by native_forms.py. semantics:
+    see `MLProgram`; an op that is computed by another reading has no kernel.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class Planner:
         shared: dict,
         without: Collection[str] | None = (),
         engine: bool = False,
+        semantics: Semantics | None = None,
     ):
         self.function, self.without, self.engine = function, without, engine
         self.failures = Failures(function)
@@ -147,10 +150,11 @@ class Planner:
         self.lasting = {self.origin[name] for name in (*given, *self.in_place)}
         self.known = {*function.inputs}
         self.selection = Selection()
+        self.readings = chosen_readings(function, semantics)
 
     def plan(self) -> ExecutionPlan:
         if self.without is not None:
-            self.selection = select(self.function, self.constants, self.without)
+            self.selection = select(self.function, self.constants, self.without, self.readings)
         main = self.block(self.function.block)
         computed = {name for step in main.steps for name in step.results}
         untouched = [name for name in self.function.block.outputs if name not in computed]
@@ -218,23 +222,12 @@ class Planner:
             step.blocks = [self.block(block, nested=True) for block in operation.blocks]
         else:
             step.function = self.op(operation, position).function
-            if operation.type == "pow" and self.is_taken_for_a_square(operation):
-                step.function = squared_exponent
             if self.engine:
                 from mlprogram.run.native_forms import as_engine
 
                 step.function = as_engine(operation, step.function)
             step.arguments = self.arguments(operation)
         return step
-
-    def is_taken_for_a_square(self, operation: Operation) -> bool:
-        """Whether Core ML computes pow(x, y) as y squared: x is a constant of floats that are all
-        2. Its shortcut for pow(x, 2) looks for such a constant on either side (coremltools issue
-        2628; the pass `decompose_const_base2_pow` of its pull request 2742 has this condition)."""
-        base = self.constants.find(operation.inputs["x"][0])
-        if not isinstance(base, Constant) or base.type.dtype not in ("fp16", "fp32"):
-            return False
-        return bool((base.array() == 2).all())
 
     def chosen(self, chosen: Chosen, operation: Operation, position: int) -> Step:
         """The step that a kernel computes."""
@@ -268,8 +261,9 @@ class Planner:
         return StepResult(self.value(item), shared)
 
     def op(self, operation: Operation, position: int = -1) -> Op:
-        """The op's entry in `OPS`; raises UnsupportedOp with the op's place and its neighbours."""
-        found = OPS.get(operation.type)
+        """The op's entry in `OPS`, or its chosen reading; raises UnsupportedOp with the op's place
+        and its neighbours."""
+        found = self.readings.get(id(operation)) or OPS.get(operation.type)
         unknown = sorted(set(operation.inputs) - (found.parameters - {"_out"})) if found else []
         if found and not unknown:
             self.check_words(operation, found.choices)

@@ -14,6 +14,7 @@ from typing import Any, overload
 
 from mlprogram.analysis.constants import torch_dtype
 from mlprogram.analysis.memory import Memory
+from mlprogram.arithmetic import Semantics, check_semantics
 from mlprogram.errors import InvalidInput, InvalidPackage, InvalidType
 from mlprogram.kernels.native.threads import torch_threads
 from mlprogram.kernels.table import check_names
@@ -81,12 +82,14 @@ class MLProgram:
     "fp32" as reference; "ane", experimental, is half precision, op by op, with activations as the
     engine is published to compute them (`native_forms.py`). optimize: False turns every shortcut
     off, for comparison. without: names of entries of `kernels/table.py` to leave out, such as
-    "attention"; "runner" has every step called from Python.
+    "attention"; "runner" has every step called from Python. semantics: what is computed where Core
+    ML is documented and reported to compute two things (`mlprogram.arithmetic`): "documented",
+    "reported", or by each row's default.
 
     Threads may share a program, each with a state of its own.
 
-    Raises InvalidPackage for a damaged package, InvalidInput for an unknown function or precision,
-    UnsupportedOp (at the first `predict`) for an op that the executor does not have.
+    Raises InvalidPackage for a damaged package, InvalidInput for an unknown function, precision or
+    semantics, UnsupportedOp (at the first `predict`) for an op that the executor does not have.
     """
 
     def __init__(
@@ -97,9 +100,11 @@ class MLProgram:
         *,
         optimize: bool = True,
         without: Collection[str] = (),
+        semantics: Semantics | None = None,
         _shared: dict | None = None,
     ):
         self.precision = check_precision(precision)
+        self.semantics = check_semantics(semantics)
         self.package = path if isinstance(path, Package) else Package(path)
         without = check_names(without)
         self._without = without if optimize and precision != "ane" else None
@@ -133,6 +138,7 @@ class MLProgram:
             precision,
             optimize=without is not None,
             without=without or (),
+            semantics=self.semantics,
             _shared=self._shared,
         )
 
@@ -166,10 +172,10 @@ class MLProgram:
     def plan(self) -> ExecutionPlan:
         """What is done for the function, step by step; made at the first use."""
         with torch_threads(light=False):
-            planner = Planner(
-                self._function, self._lift, self._shared, self._without, self.precision == "ane"
-            )
-            return planner.plan()
+            engine = self.precision == "ane"
+            return Planner(
+                self._function, self._lift, self._shared, self._without, engine, self.semantics
+            ).plan()
 
     @cached_property
     def compiled(self) -> Compiled:

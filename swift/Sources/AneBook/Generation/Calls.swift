@@ -71,7 +71,7 @@ struct Calls {
     func head(_ function: String) -> String { function == "verify" ? function : "decode" }
 
     /// Of a package's functions, those that can be called.
-    func functions(_ part: Part) -> Set<String> {
+    func functions(_ part: Manifest.Part) -> Set<String> {
         let names = part.part == .head ? possible.values.map { head($0.function) } : Array(possible.keys)
         // Without a cache, the tiers share a function.
         return Set(names.map { part.functions[$0] == nil ? manifest.names[$0] ?? $0 : $0 })

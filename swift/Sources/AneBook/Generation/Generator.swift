@@ -10,7 +10,7 @@ final class Generator {
     private let clock = ContinuousClock()
 
     /// Throws `invalidInput` or `promptTooLong` before any program runs.
-    init(_ runner: ModelRunner, _ cache: TokenCache, _ bundle: Bundle, _ tokenizer: Tokenizer,
+    init(_ runner: ModelRunner, _ cache: TokenCache, _ bundle: ModelBundle, _ tokenizer: Tokenizer,
         _ ids: [Int32], _ options: Options) throws {
         try options.check()
         let context = runner.calls.context

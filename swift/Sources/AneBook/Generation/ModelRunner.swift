@@ -21,7 +21,7 @@ final class ModelRunner {
     private let givesTokens: Bool
 
     /// Loads nothing yet of the functions that can be called; the others are left alone.
-    init(_ bundle: Bundle, _ programs: any Programs) throws {
+    init(_ bundle: ModelBundle, _ programs: any Programs) throws {
         manifest = bundle.manifest
         (calls, vocabulary) = (Calls(manifest), manifest.embedding.shape[0])
         givesTokens = manifest.givesTokens

@@ -1,10 +1,12 @@
-/// What to answer: a text, a conversation, or token ids as they are.
-public enum Prompt: Sendable, ExpressibleByStringLiteral {
-    case text(String)
-    case messages([Message])
-    case tokens([Int32])
+extension Session {
+    /// What to answer: a text, a conversation, or token ids as they are.
+    public enum Prompt: Sendable, ExpressibleByStringLiteral {
+        case text(String)
+        case messages([Message])
+        case tokens([Int32])
 
-    public init(stringLiteral text: String) { self = .text(text) }
+        public init(stringLiteral text: String) { self = .text(text) }
+    }
 }
 
 /// How an answer is made; the names and meanings are those of `ane_book.options.Sampling`.

@@ -52,7 +52,7 @@ struct CompiledFolder {
     }
 
     /// The kept folders of no package of these bundles.
-    func others(_ bundles: [Bundle]) -> [URL] {
+    func others(_ bundles: [ModelBundle]) -> [URL] {
         let own = Set(bundles.flatMap { bundle in
             bundle.manifest.packages.compactMap { part in
                 part.functions.first.map { names(FunctionReference(bundle, part, $1, name: $0)).name }

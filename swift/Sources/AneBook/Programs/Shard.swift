@@ -7,10 +7,10 @@ import Foundation
 final class Shard {
     /// The functions that are called, by name.
     let names: [String]
-    private let bundle: Bundle, part: Part
+    private let bundle: ModelBundle, part: Manifest.Part
     private let ties: [String: Ties], plain: [String: String]
     private var functions: [String: Function] = [:]
-    private let caches: [String: Cache], layout: Layout
+    private let caches: [String: Cache], layout: Manifest.Layout
     private var slots: Int?  // of the tier that the cache is of; nil before a call
     private var used = 0  // slots of the host's caches that are no zeros
     private var state: (any ProgramState)?
@@ -19,7 +19,7 @@ final class Shard {
     /// A function in one tier, with the tensors of what the host keeps for it.
     private struct Function {
         let loaded: any LoadedFunction
-        let spec: FunctionSpec
+        let spec: Manifest.FunctionSpec
         let kept: [(name: String, input: Tensor, new: Tensor)]
     }
 
@@ -37,13 +37,13 @@ final class Shard {
 
     /// values: the tensors that packages hand to each other. names: of the functions that are called,
     /// each of which is to be loaded before.
-    init(_ bundle: Bundle, _ part: Part, values: Values, _ names: Set<String>) {
+    init(_ bundle: ModelBundle, _ part: Manifest.Part, values: Values, _ names: Set<String>) {
         var caches: [String: Cache] = [:], ties: [String: Ties] = [:]
         let context = bundle.manifest.context, used = part.functions.filter { names.contains($0.key) }
         for function in used.values {
             for (name, spec) in function.kept {
                 let bytes = spec.shape.reduce(2, *)
-                if !Layout.isTail(name) {
+                if !Manifest.Layout.isTail(name) {
                     if caches[name]?.memory.bytes.count ?? 0 < bytes {
                         caches[name] = Cache(memory: Memory(bytes: bytes), tail: nil)
                     }
@@ -160,7 +160,7 @@ final class Shard {
 }
 
 /// Turns a cache of `old` slots into one of this shape in the same memory, keeping the first rows.
-private func restride(_ memory: Memory, _ shape: [Int], _ layout: Layout, from old: Int, rows: Int) {
+private func restride(_ memory: Memory, _ shape: [Int], _ layout: Manifest.Layout, from old: Int, rows: Int) {
     let axis = layout.tokens, row = shape[(axis + 1)...].reduce(2, *)
     let count = shape[..<axis].reduce(1, *)  // of runs of slots: a head's rows, or a channel's numbers
     let (from, to, kept) = (old * row, shape[axis] * row, min(rows, old, shape[axis]) * row)

@@ -1,0 +1,145 @@
+"""Exact rewrites of ops that move elements: gathers, slices, selects; of products of vectors."""
+
+from math import prod
+
+from mlprogram.ane.faults.fix.edit import Value, broadcast
+from mlprogram.ane.faults.fix.mend import At, Mend, Unmended
+import numpy as np
+
+
+def gather_negative(at: At) -> Mend:
+    """A gather at constant indices below zero -> at the same places counted from the front."""
+    import torch
+
+    x, indices = at.value("x"), at.array("indices")
+    if indices is None or int(at.setting("batch_dims", 0)):
+        raise Unmended("its indices are computed, or it has batches")
+    axis, nd = int(at.setting("axis", 0)), at.operation.type == "gather_nd"
+    sizes = x.type.shape[: indices.shape[-1]] if nd else (x.type.shape[axis],)
+    if None in sizes:
+        raise Unmended("the size of its axis is open")
+    whole = np.where(indices < 0, indices + np.array(sizes), indices).astype(np.int32)
+    places = torch.from_numpy(whole).long()
+    result = at.again(indices=whole)
+
+    def meant(x):
+        if nd:
+            return x[tuple(places.unbind(-1))]
+        if at.operation.type == "gather_along_axis":
+            return torch.gather(x, axis, places)
+        at_axis = axis % x.dim()
+        shape = (*x.shape[:at_axis], *places.shape, *x.shape[at_axis + 1 :])
+        return torch.index_select(x, axis, places.reshape(-1)).reshape(shape)
+
+    return at.mend(result, [x], meant)
+
+
+def gather_unvalidated(at: At) -> Mend:
+    """A gather that leaves optional inputs away -> with their defaults written out."""
+    defaults: dict[str, bool | int] = {"validate_indices": False}
+    if at.operation.type == "gather":
+        defaults |= {"axis": 0}
+    missing = {key: value for key, value in defaults.items() if key not in at.operation.inputs}
+    return at.as_described(at.again(**missing), values=_places(at))
+
+
+def gather_bool(at: At) -> Mend:
+    """A gather of bool -> of 0 and 1, as int32."""
+    x = at.make.op("cast", {"x": at.value("x"), "dtype": "int32"}, "int32")
+    if not at.operation.type.startswith("gather"):
+        raise Unmended(f"a {at.operation.type} of bool is not rewritten")
+    given = {key: at.value(key) for key in at.operation.inputs} | {"x": x}
+    picked = at.make.op(at.operation.type, given, "int32", at.type.shape)
+    result = at.make.op("cast", {"x": picked, "dtype": "bool"}, "bool")
+    return at.as_described(result, values=_places(at))
+
+
+def _places(at: At) -> dict[str, range]:
+    """Indices that there are, whichever the axis."""
+    indices, x = at.value("indices"), at.value("x")
+    return {indices.name: range(min((size or 1 for size in x.type.shape), default=1))}
+
+
+def slice_last_backwards(at: At) -> Mend:
+    """A slice from -1 to -2 by -1 -> from -1 by 1 to the end."""
+    begin, end = at.array("begin"), at.array("end")
+    stride = at.array("stride")
+    if begin is None or end is None or stride is None:
+        raise Unmended("its ends are computed")
+    last = (begin == -1) & (end == -2) & (stride == -1)
+    masked = at.array("end_mask")
+    mask = last if masked is None else masked | last
+    return at.as_described(at.again(stride=np.where(last, 1, stride), end_mask=mask))
+
+
+def squeeze_wide(at: At) -> Mend:
+    """A squeeze of an axis wider than 1 -> without that axis."""
+    x, shape = at.value("x"), at.value("x").type.shape
+    axes = [axis for axis in at.setting("axes") if shape[axis] in (1, None)]
+    kept = {"x": x, "axes": np.array(axes, np.int32)}
+    if axes:
+        return at.as_described(at.make.op("squeeze", kept, shape=at.type.shape))
+    return at.as_described(at.make.op("identity", {"x": x}))
+
+
+def matmul_vector(at: At) -> Mend:
+    """A matmul with a vector -> with a matrix of one row or column, which the product drops."""
+    import torch
+
+    x, y = at.value("x"), at.value("y")
+    row, column = (len(one.type.shape) == 1 for one in (x, y))
+    left, right = _raised(at, x, 0) if row else x, _raised(at, y, 1) if column else y
+    across, down = (bool(at.setting(f"transpose_{key}", False)) for key in "xy")
+    flags = {"transpose_x": across and not row, "transpose_y": down and not column}
+    batch = broadcast([left.type.shape[:-2], right.type.shape[:-2]])
+    rows = left.type.shape[-1 if flags["transpose_x"] else -2]
+    columns = right.type.shape[-2 if flags["transpose_y"] else -1]
+    given = {"x": left, "y": right, **flags}
+    product = at.make.op("matmul", given, at.type.dtype, (*batch, rows, columns))
+    axes = np.array([-2] * row + [-1] * column, np.int32)
+    kept = (*batch, *[rows] * (not row), *[columns] * (not column))
+    result = at.make.op("squeeze", {"x": product, "axes": axes}, shape=kept)
+
+    def meant(x, y):
+        x = x.mT if flags["transpose_x"] else x
+        return torch.matmul(x, y.mT if flags["transpose_y"] else y)
+
+    values = {one.name: (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0) for one in (x, y)}
+    return at.mend(result, [x, y], meant, values=values, sums=True)
+
+
+def _raised(at: At, vector: Value, axis: int) -> Value:
+    (size,) = vector.type.shape
+    shape = (1, size) if axis == 0 else (size, 1)
+    given = {"x": vector, "axes": np.array([axis], np.int32)}
+    return at.make.op("expand_dims", given, shape=shape)
+
+
+def select_broadcast(at: At) -> Mend:
+    """A select that broadcasts -> of operands that are tiled to the whole shape."""
+    whole = at.type.shape
+    if None in whole:
+        raise Unmended("a size is open")
+    given = {key: _tiled(at, at.value(key), at.type.sizes) for key in ("cond", "a", "b")}
+    return at.as_described(at.again(**given))
+
+
+def _tiled(at: At, value: Value, whole: tuple[int, ...]) -> Value:
+    shape = (1,) * (len(whole) - len(value.type.shape)) + value.type.sizes
+    if shape == whole:
+        return value
+    if shape != value.type.shape:
+        given = {"x": value, "shape": np.array(shape or (1,), np.int32)}
+        value = at.make.op("reshape", given, shape=shape)
+    reps = [size // own for size, own in zip(whole, shape, strict=True)]
+    if prod(reps) == 1:
+        return value
+    return at.make.op("tile", {"x": value, "reps": np.array(reps, np.int32)}, shape=whole)
+
+
+REWRITES = {
+    "gather-negative": gather_negative, "gather-unvalidated": gather_unvalidated,
+    "gather-bool": gather_bool, "slice-last-backwards": slice_last_backwards,
+    "squeeze-wide": squeeze_wide, "matmul-vector": matmul_vector,
+    "select-broadcast": select_broadcast,
+}  # fmt: skip

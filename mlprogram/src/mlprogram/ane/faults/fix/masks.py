@@ -1,0 +1,111 @@
+"""Infinite constants, and those that half precision makes infinite: masks and bounds."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mlprogram.ane.faults.fix.edit import Maker
+from mlprogram.ane.faults.fix.elementwise import infinite_clip
+from mlprogram.ane.faults.fix.mend import At, Mend, Unmended
+from mlprogram.package.function import Operation
+import numpy as np
+
+#: A closed score after the mask is added, and what scores are raised to: half precision holds both,
+#: and a score of up to their difference stays closed.
+CLOSED, LOWEST = -40_000.0, -20_000.0
+MOST = 1 << 22  # bytes of a mask that is written into the program; the weight file keeps its own
+SCORES = (0.0, 1.0, -1.0, 0.5, -2.5, 10.0, -10.0, 100.0, -100.0)
+
+#: Ops that hand a masked score on, each element for itself.
+BETWEEN = frozenset(
+    ["add", "cast", "concat", "expand_dims", "identity", "reshape", "select", "slice_by_index",
+     "squeeze", "transpose", "sub"]
+)  # fmt: skip
+
+
+def non_finite(at: At) -> list[Mend]:
+    """A constant that is not finite -> what reads it, with a finite one."""
+    mends: dict[str, Mend] = {}
+    for reader in at.graph.readers.get(at.operation.name, []):
+        make = Maker(f"{reader.name}_mended", {*at.graph.types})
+        here = At(at.graph, reader, make)
+        made = [infinite_clip(here)] if reader.type == "clip" else mask_infinite(here)
+        mends |= {one.operation.name: one for one in made}
+    if not mends:
+        raise Unmended("nothing reads it")
+    return [*mends.values()]
+
+
+def mask_infinite(at: At) -> list[Mend]:
+    """An op with a constant of less than half precision has -> a finite constant, and a bound
+    before each softmax that it reaches, so that rows closed altogether stay even."""
+    softmaxes = _softmaxes(at)
+    return [_bounded(at), *(_raised(at, softmax) for softmax in softmaxes)]
+
+
+def _bounded(at: At) -> Mend:
+    import torch
+
+    lowest, kind = torch.finfo(torch.float32).min, at.operation.type
+    compute: dict[str, Callable] = {
+        "add": torch.add, "mul": torch.mul, "select": torch.where, "sub": torch.sub
+    }  # fmt: skip
+    if kind not in compute:
+        raise Unmended(f"a {kind} of a mask is not rewritten")
+    keys = ("cond", "a", "b") if kind == "select" else ("x", "y")
+    given: dict[str, Any] = {}
+    inputs = [at.value(key) for key in keys]
+    for key, value in zip(keys, inputs, strict=True):
+        constant = at.graph.constant(value.name)
+        given[key] = value
+        if constant is None or constant.type.dtype == "bool":
+            continue
+        array = constant.array()
+        if array.nbytes > MOST:
+            raise Unmended(
+                f"its mask of {array.nbytes:,} bytes is in the weight file, which is kept"
+            )
+        given[key] = np.maximum(array.astype(np.float32), CLOSED)
+    result = at.make.op(kind, given, at.type.dtype, at.type.shape)
+
+    def meant(*tensors):
+        finite = [t.clamp(min=lowest) if t.is_floating_point() else t for t in tensors]
+        return compute[kind](*finite)
+
+    flags = tuple(value.name for value in inputs) if kind == "mul" else ()
+    values = {v.name: (0.0, 1.0) if flags else SCORES for v in inputs if v.type.dtype != "bool"}
+    return at.mend(result, inputs, meant, values=values, flags=flags, least=CLOSED)
+
+
+def _raised(at: At, softmax: Operation) -> Mend:
+    import torch
+
+    make = Maker(f"{softmax.name}_mended", {*at.graph.types})
+    here = At(at.graph, softmax, make)
+    x, axis = here.value("x"), int(here.setting("axis", -1))
+    raised = make.op("maximum", {"x": x, "y": LOWEST})
+    result = make.op("softmax", {"x": raised, "axis": axis})
+    values = {x.name: (*SCORES, CLOSED)}
+    return here.mend(result, [x], lambda x: torch.softmax(x, axis), values=values, sums=True)
+
+
+def _softmaxes(at: At) -> list[Operation]:
+    """The softmax ops that the mask reaches. Raises Unmended if it reaches anything else."""
+    found: dict[str, Operation] = {}
+    seen, names = set(), [at.operation.name]
+    for name in names:
+        if name in at.graph.outputs:
+            raise Unmended("its mask is an output of the function")
+        for reader in at.graph.readers.get(name, []):
+            if reader.type == "softmax":
+                found[reader.name] = reader
+            elif reader.type not in BETWEEN:
+                raise Unmended(f"its mask is read by {reader.type}, not by a softmax alone")
+            elif reader.name not in seen:
+                seen.add(reader.name)
+                names.append(reader.name)
+    if not found:
+        raise Unmended("its mask reaches no softmax")
+    return [*found.values()]
+
+
+REWRITES = {"non-finite": non_finite}

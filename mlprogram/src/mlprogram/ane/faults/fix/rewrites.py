@@ -1,0 +1,35 @@
+"""The exact rewrites that there are, by the id of the fault that they mend."""
+
+from collections.abc import Callable
+
+from mlprogram.ane.faults.fix import elementwise, indices, masks, reductions, windows
+from mlprogram.ane.faults.fix.edit import Maker
+from mlprogram.ane.faults.fix.mend import At, Mend, Unmended
+from mlprogram.ane.laws.graph import ProgramGraph
+from mlprogram.package.function import Operation
+
+#: Each is called with the op that the fault was found at, and raises Unmended where it cannot.
+REWRITES: dict[str, Callable[[At], Mend | list[Mend]]] = {
+    **elementwise.REWRITES,
+    **indices.REWRITES,
+    **masks.REWRITES,
+    **reductions.REWRITES,
+    **windows.REWRITES,
+}
+
+
+def mends_of(fault: str, graph: ProgramGraph, operation: Operation | None) -> list[Mend]:
+    """What mends an op with a fault, all of it or nothing.
+
+    Raises Unmended, with the reason, where there is no such.
+    """
+    if fault not in REWRITES or operation is None or len(operation.outputs) != 1:
+        raise Unmended("no exact rewrite is known")
+    maker = Maker(f"{operation.name}_mended", {*graph.types})
+    made = REWRITES[fault](At(graph, operation, maker))
+    return made if isinstance(made, list) else [made]
+
+
+def same_rewrite(fault: str, other: str) -> bool:
+    """Whether two faults are mended by one rewrite."""
+    return REWRITES[fault] is REWRITES[other]

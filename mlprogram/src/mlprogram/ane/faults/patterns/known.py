@@ -1,0 +1,92 @@
+"""What a graph tells of its values without running: signs, sizes, the systems it is written for."""
+
+from collections.abc import Iterator
+import re
+
+from mlprogram.ane.laws.graph import ProgramGraph
+from mlprogram.package.function import Operation
+from mlprogram.package.values import Constant, TensorType
+
+Item = str | Constant | None
+
+#: Ops whose results are never negative, whatever they are given.
+POSITIVE = frozenset([
+    "abs", "exp", "exp2", "relu", "relu6", "sigmoid", "sigmoid_hard", "softmax", "softplus", "sqrt",
+    "rsqrt", "square", "shape", "non_zero", "argsort", "reduce_argmax", "reduce_argmin", "one_hot",
+    "reduce_l1_norm", "reduce_l2_norm", "reduce_sum_square",
+])  # fmt: skip
+#: Ops whose results are not negative if none of what they compute with is -> those inputs.
+KEEPING: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys([
+        "cast", "reshape", "transpose", "expand_dims", "squeeze", "slice_by_index", "slice_by_size",
+        "tile", "reverse", "identity", "gather", "gather_along_axis", "gather_nd", "reduce_max",
+        "reduce_min", "reduce_sum", "reduce_mean", "cumsum", "floor", "ceil", "round", "split",
+    ], ("x",)),
+    **dict.fromkeys(["add", "mul", "minimum", "mod", "floor_div", "real_div"], ("x", "y")),
+    "concat": ("values",), "select": ("a", "b"), "range_1d": ("start", "step"),
+}  # fmt: skip
+DEPTH = 12  # ops that are followed back; index arithmetic is shorter
+
+
+def nonnegative(graph: ProgramGraph, item: Item, depth: int = DEPTH) -> bool:
+    """Whether no number of a value can be negative, as far as its makers tell."""
+    constant = graph.constant(item)
+    if constant is not None:
+        return constant.type.dtype != "string" and bool((constant.array() >= 0).all())
+    type_, maker = graph.type(item), graph.maker(item)
+    if type_ is not None and type_.dtype.startswith(("uint", "bool")):
+        return True
+    if maker is None or not depth:
+        return False
+    if maker.type == "topk":
+        return maker.outputs[-1][0] == item  # the positions
+    if maker.type in ("maximum", "clip"):
+        bounds = ("x", "y") if maker.type == "maximum" else ("alpha",)
+        return any(nonnegative(graph, graph.item(maker, key), depth - 1) for key in bounds)
+    items = [one for key in KEEPING.get(maker.type, ()) for one in maker.inputs.get(key, ())]
+    kept = bool(items) and all(nonnegative(graph, one, depth - 1) for one in items)
+    return maker.type in POSITIVE or kept
+
+
+def each(graph: ProgramGraph, *types: str) -> Iterator[Operation]:
+    """The ops of some types, constants apart, in program order."""
+    return (operation for operation in graph.operations if operation.type in types)
+
+
+def generation(graph: ProgramGraph) -> int:
+    """The iOS that a function's opset came with: "CoreML8" -> 18, "CoreML9" -> 26; 0 if unknown."""
+    match = re.fullmatch(r"CoreML(\d+)", graph.function.opset)
+    number = int(match[1]) if match else 0
+    return {5: 15, 6: 16, 7: 17, 8: 18, 9: 26}.get(number, 0)
+
+
+def shape_of(graph: ProgramGraph, operation: Operation, key: str) -> tuple[int | None, ...]:
+    """The sizes of an input; () if it is absent."""
+    type_ = graph.type(graph.item(operation, key))
+    return () if type_ is None else type_.shape
+
+
+def size_of(graph: ProgramGraph, operation: Operation, key: str, axis: int) -> int:
+    """One size of an input; 0 if it is flexible, or there is no such axis."""
+    shape = shape_of(graph, operation, key)
+    return (shape[axis] or 0) if -len(shape) <= axis < len(shape) else 0
+
+
+def numbers(graph: ProgramGraph, operation: Operation, key: str) -> list:
+    """The numbers of a constant input, one alone too; [] if it is absent or computed."""
+    constant = graph.constant(graph.item(operation, key))
+    return [] if constant is None else constant.array().reshape(-1).tolist()
+
+
+def number(graph: ProgramGraph, operation: Operation, key: str) -> float | None:
+    """The number of a constant input; None if there is none, or several."""
+    found = numbers(graph, operation, key)
+    return found[0] if len(found) == 1 else None
+
+
+def flexible(type_: TensorType | None) -> bool:
+    return type_ is not None and None in type_.shape
+
+
+def integers(type_: TensorType | None) -> bool:
+    return type_ is not None and type_.dtype.startswith(("int", "uint"))

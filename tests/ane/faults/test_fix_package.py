@@ -1,0 +1,140 @@
+"""What `fix` writes, and that it writes whole, elsewhere, or nothing."""
+
+from contextlib import contextmanager
+import resource
+
+from _pairs import HALF, INT, Form, _made
+from _planted import at_kind, mb, number
+from mlprogram import MLProgram
+from mlprogram.ane import faults, laws
+from mlprogram.ane.faults.fix import fix
+from mlprogram.errors import InvalidInput, InvalidPackage
+from mlprogram.files import content_hash
+import numpy as np
+import pytest
+
+ROWS = ((4, 8), HALF)
+WEIGHT = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float16)
+
+
+def _powers(_, x):
+    return mb.pow(x=number(2, x), y=mb.linear(x=x, weight=WEIGHT))
+
+
+def _kept(_, x, state):
+    """A state that grows by the powers of what it is given."""
+    new = mb.add(x=mb.read_state(input=state), y=mb.pow(x=number(2, x), y=x))
+    return mb.coreml_update_state(state=state, value=new)
+
+
+def saved(folder, network=_powers, **form):
+    made = _made(network, True, Form(**{"inputs": (ROWS,), **form}))
+    made.save(str(folder / "a.mlpackage"))
+    return folder / "a.mlpackage"
+
+
+@contextmanager
+def disk_full():
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+
+
+def test_the_package_stays_and_its_weights_are_the_same_bytes(tmp_path):
+    path, out = saved(tmp_path), tmp_path / "new" / "b.mlpackage"
+    before = content_hash(path)
+    report = fix(path, out)
+    assert content_hash(path) == before
+    weights = "Data/com.apple.CoreML/weights/weight.bin"
+    assert (out / weights).read_bytes() == (path / weights).read_bytes()
+    assert report.ops == (2, 2)
+    sizes = [sum(f.stat().st_size for f in one.rglob("*") if f.is_file()) for one in (path, out)]
+    assert [*report.bytes] == sizes
+    assert not laws.check(out, faults.load()).findings
+
+
+def test_two_functions_are_mended_together(tmp_path):
+    report = fix(saved(tmp_path, functions=2), tmp_path / "b.mlpackage")
+    assert [one.function for one in report.mended] == ["f1", "main"]
+    for name in ("f1", "main"):
+        program = MLProgram(report.out, name, precision="fp32")
+        (power,) = program.predict({"x": np.eye(4, 8)}).values()
+        np.testing.assert_allclose(power, 2 ** (np.eye(4, 8) @ WEIGHT.T), 1e-3)
+
+
+def test_what_a_state_holds_is_proven_too(tmp_path):
+    report = fix(saved(tmp_path, _kept, states=(ROWS,)), tmp_path / "b.mlpackage")
+    program = MLProgram(report.out)
+    state = program.make_state()
+    for _ in range(2):
+        program.predict({"x": np.full((4, 8), 3)}, state)
+    assert (state.read_state("state_0") == 16).all()
+
+
+def test_an_op_with_two_faults_is_mended_twice(tmp_path):
+    def bare(spec):
+        (block,) = spec.mlProgram.functions["main"].block_specializations.values()
+        del next(o for o in block.operations if o.type == "gather").inputs["validate_indices"]
+
+    def last(_, x):
+        return mb.gather(x=x, indices=[-1], axis=0)
+
+    report = fix(saved(tmp_path, last, edit=bare), tmp_path / "b.mlpackage")
+    assert {one.fault.id for one in report.mended} == {"gather-negative", "gather-unvalidated"}
+    assert not report.left and not laws.check(report.out, faults.load()).findings
+
+
+def test_what_cannot_be_mended_is_named_with_its_remedy(tmp_path):
+    def both(_, x, y):
+        return mb.pow(x=number(2, x), y=mb.gather_nd(x=x, indices=y, validate_indices=False))
+
+    path = saved(tmp_path, both, inputs=(ROWS, ((2, 1), INT)))
+    report = fix(path, tmp_path / "b.mlpackage")
+    assert [one.fault.id for one in report.mended] == ["pow-two"]
+    assert [one.fault.id for one in report.left] == ["gather-nd-computed"]
+    remedy = faults.load()["gather-nd-computed"].instead
+    assert remedy in report.text() and report.to_json()["left"][0]["instead"] == remedy
+
+
+def test_nothing_is_written_where_nothing_is_mended(tmp_path):
+    path = saved(tmp_path, lambda _, x: mb.exp(x=x))
+    report = fix(path, tmp_path / "b.mlpackage")
+    assert report.out is None and "nothing is written" in report.text()
+    assert {one.name for one in tmp_path.iterdir()} == {"a.mlpackage"}
+
+
+def test_an_op_that_would_give_other_numbers_stays(tmp_path):
+    """An atan that is part of no atan2."""
+    path = saved(tmp_path, lambda _, x: mb.atan(x=x))
+    report = fix(path, tmp_path / "b.mlpackage", at_kind("atan2-zero", "atan"))
+    assert report.out is None and [one.fault.id for one in report.left] == ["atan2-zero"]
+
+
+def test_nothing_is_written_where_a_whole_function_parts(tmp_path):
+    """Scores of a fused attention that overflow in half precision once they are written out."""
+
+    def attention(_, x):
+        q = mb.mul(x=mb.reshape(x=x, shape=[1, 1, 4, 8]), y=number(300, x))
+        mask = np.zeros((4, 4), np.float16)
+        return mb.scaled_dot_product_attention(query=q, key=q, value=q, attn_mask=mask)
+
+    path = saved(tmp_path, attention)
+    with pytest.raises(InvalidInput, match="would not give what was meant.*nothing is written"):
+        fix(path, tmp_path / "b.mlpackage")
+    assert {one.name for one in tmp_path.iterdir()} == {"a.mlpackage"}
+
+
+def test_another_place_is_needed(tmp_path):
+    path = saved(tmp_path)
+    with pytest.raises(InvalidInput, match="exists already"):
+        fix(path, path)
+    with pytest.raises(InvalidInput, match="does not end in .mlpackage"):
+        fix(path, tmp_path / "b.mlmodel")
+    with pytest.raises(InvalidPackage, match="no such package"):
+        fix(tmp_path / "none.mlpackage", tmp_path / "b.mlpackage")
+    with disk_full(), pytest.raises(InvalidInput, match="cannot be written"):
+        fix(path, tmp_path / "b.mlpackage")
+    assert {one.name for one in tmp_path.iterdir()} == {"a.mlpackage"}

@@ -1,0 +1,1 @@
+"""Both numbers of a fault, on a few values."""

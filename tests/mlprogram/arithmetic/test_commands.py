@@ -1,0 +1,66 @@
+"""`mlprogram run --semantics`, and what `mlprogram diff` names where two sides part."""
+
+from functools import partial
+import json
+
+import _command
+from _command import mlprogram
+from _package import const, op, typed
+from mlprogram import MLProgram, diff
+import numpy as np
+import pytest
+
+refused = partial(_command.refused, by=mlprogram)
+X = np.array([-7.0, 7.0], np.float32)
+SIGN = "depends on how Core ML computes the remainder of negative numbers (mod-sign), at 'y': "
+
+
+def package(make, divisor: float):
+    operation = op("mod", {"y": typed("fp32", 2)}, x="x", y=const(divisor))
+    return make([operation], ("y",), {"x": typed("fp32", 2)})
+
+
+@pytest.fixture
+def negative(tmp_path):
+    np.savez(tmp_path / "x.npz", x=X)
+    return tmp_path / "x.npz"
+
+
+@pytest.mark.parametrize("semantics, least", [("documented", 1), ("reported", -3), (None, -3)])
+def test_run_computes_by_the_semantics(make, negative, semantics, least):
+    given = ["--semantics", semantics] if semantics else []
+    done = mlprogram("run", package(make, 4.0), "--inputs", negative, *given, "--json")
+    facts = json.loads(done.stdout)
+    assert facts["semantics"] == semantics and facts["outputs"]["y"]["min"] == least
+    text = mlprogram("run", package(make, 4.0), "--inputs", negative, *given).stdout
+    assert (f", arithmetic as {semantics}," in text) == bool(semantics)
+
+
+def test_unknown_semantics_are_one_line(make):
+    assert "semantics must be" in refused("run", package(make, 4.0), "--semantics", "torch")
+
+
+def test_where_two_packages_part_what_it_depends_on_is_named(make, negative):
+    both = [package(make, 4.0), package(make, 5.0)]
+    done = mlprogram("diff", *both, "--inputs", negative)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1 and sum(line.startswith(SIGN) for line in lines) == 1
+    assert lines[-1] == "outputs apart: y"
+    facts = json.loads(mlprogram("diff", *both, "--inputs", negative, "--json").stdout)
+    assert facts["arithmetic"] == {"mod-sign": ["y"]}
+
+
+def test_where_they_agree_it_is_named_if_asked_for(make, negative):
+    same = [package(make, 4.0), package(make, 4.0), "--inputs", negative]
+    assert SIGN not in mlprogram("diff", *same).stdout
+    lines = mlprogram("diff", *same, "--why").stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith(SIGN))
+    assert lines[at + 1].startswith("  apple/coremltools#2778: ")
+
+
+def test_one_program_in_both_readings(make):
+    """What a row makes of an input, as numbers."""
+    path = package(make, 4.0)
+    found = diff(*(MLProgram(path, semantics=s) for s in ("reported", "documented")), {"x": X})
+    assert not found.equal and found.first.elements == (-3, 1)
+    assert SIGN in str(found)
