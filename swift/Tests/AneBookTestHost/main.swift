@@ -7,6 +7,7 @@ let usage = """
            AneBookTestHost tokens TOKENIZER.bin
            AneBookTestHost template
            AneBookTestHost draws
+           AneBookTestHost functions BUNDLE
            AneBookTestHost host-cost BUNDLE TOKENS
     """
 
@@ -35,6 +36,7 @@ do {
     case ("tokens", 2): try tokens(words[2])
     case ("template", 1): template()
     case ("draws", 1): try draws()
+    case ("functions", 2): try await functions(words[2])
     default: throw AneBookError.invalidInput(usage)
     }
 } catch {
