@@ -54,7 +54,8 @@ def at_kind(fault: str, kind: str) -> dict[str, faults.Fault]:
     """One fault alone, found at every op of a kind: what a rewrite does is tried apart from what
     finds it, and of which versions."""
     known = mendable()
-    if fault in known:
+    of_pytorch = fault in known and known[fault].facts().get("frontend")  # not of the builder
+    if fault in known and not of_pytorch:
         return {fault: known[fault]}
     named = known["pow-two"]
 
