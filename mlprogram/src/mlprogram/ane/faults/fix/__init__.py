@@ -126,8 +126,9 @@ def fix(package: str | Path, out: str | Path, known: Mapping[str, Rule] | None =
         raise InvalidInput(f"{out}: {reason}; name another place for the mended package")
     before = now = open_container(path)
     report, known = FixReport(path), mendable() if known is None else known
+    waiting: list[Treated] = []
     for _ in range(ROUNDS):
-        mends = _mends(Package(now), known, report)
+        mends = _mends(Package(now), known, report, waiting)
         if not _keep_proven(_rewritten(now, mends), mends, report):
             break
         after = _rewritten(now, mends)
@@ -136,6 +137,9 @@ def fix(package: str | Path, out: str | Path, known: Mapping[str, Rule] | None =
     else:
         raise InvalidInput(f"{path}: its faults come back {ROUNDS} times; nothing is written")
     if report.mended:
+        # what another fault's rewrite has mended as well
+        named = {*report.mended, *(replace(one, left="") for one in report.left)}
+        report.mended += [one for one in dict.fromkeys(waiting) if one not in named]
         save(now, out)
         report.out = out
         report.bytes = _bytes(path), _bytes(out)
@@ -146,10 +150,13 @@ def fix(package: str | Path, out: str | Path, known: Mapping[str, Rule] | None =
 Mends = dict[str, list[tuple[Treated, list[Mend]]]]  # by function
 
 
-def _mends(package: Package, known: Mapping[str, Rule], report: FixReport) -> Mends:
+def _mends(
+    package: Package, known: Mapping[str, Rule], report: FixReport, waiting: list[Treated]
+) -> Mends:
     """The mendings of each function's faults; `report.left` has what there is none for.
 
-    An op that two rewrites are for has the first one only, and the other in the next round.
+    An op that two rewrites are for has the first one only, and the other in the next round, if its
+    fault is still found there. waiting: those are added to it.
     """
     mends: Mends = {}
     report.left = []
@@ -172,6 +179,8 @@ def _mends(package: Package, known: Mapping[str, Rule], report: FixReport) -> Me
             by = {claimed.setdefault(one.operation.name, rule.id) for one in made}
             if all(same_rewrite(rule.id, other) for other in by):
                 mends[name].append((treated, made))
+            else:
+                waiting.append(treated)
     return mends
 
 

@@ -2,8 +2,8 @@
 
 from math import prod
 
-from mlprogram.ane.faults.fix.edit import Value, broadcast
-from mlprogram.ane.faults.fix.mend import At, Mend, Unmended
+from mlprogram.ane.faults.fix.edit import Maker, Value, broadcast
+from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 import numpy as np
 
 
@@ -56,8 +56,38 @@ def gather_bool(at: At) -> Mend:
 
 def _places(at: At) -> dict[str, range]:
     """Indices that there are, whichever the axis."""
+    if "indices" not in at.operation.inputs:
+        return {}
     indices, x = at.value("indices"), at.value("x")
     return {indices.name: range(min((size or 1 for size in x.type.shape), default=1))}
+
+
+def narrowed(at: At) -> list[Mend]:
+    """A gather or squeeze of int32 that are cast to 16 bits for it, and back -> of the int32."""
+    from mlprogram.ops import OPS
+
+    source = at.value("x", at.maker("x", at.operation))
+    ((name, type_),) = at.operation.outputs
+    readers = at.graph.readers.get(name, [])
+    if not readers or name in at.graph.outputs or {r.type for r in readers} != {"cast"}:
+        raise Unmended("what it makes is not cast back alone")
+    op, keys = OPS[at.operation.type], [*at.operation.inputs]
+    static = {key: at.setting(key) for key in keys if key in op.static}
+    tensors = [key for key in keys if key not in op.static]
+
+    def meant(*given):
+        return op.function(**dict(zip(tensors, given, strict=True)), **static)
+
+    mends = []
+    for reader in readers:
+        here = At(at.graph, reader, Maker(f"{reader.name}_mended", {*at.graph.types}))
+        given = {key: here.value(key, at.operation) for key in keys} | {"x": source}
+        moved = here.make.op(at.operation.type, given, source.type.dtype, type_.shape)
+        if reader.outputs[0][1].dtype != source.type.dtype:
+            moved = here.make.op("cast", {"x": moved, "dtype": reader.outputs[0][1].dtype})
+        values = {source.name: (-40_000, -1, 0, 3, 70_000)} | _places(at)
+        mends.append(here.mend(moved, [given[key] for key in tensors], meant, values=values))
+    return mends
 
 
 def slice_last_backwards(at: At) -> Mend:
@@ -137,9 +167,10 @@ def _tiled(at: At, value: Value, whole: tuple[int, ...]) -> Value:
     return at.make.op("tile", {"x": value, "reps": np.array(reps, np.int32)}, shape=whole)
 
 
-REWRITES = {
+REWRITES: dict[str, Rewrite] = {
     "gather-negative": gather_negative, "gather-unvalidated": gather_unvalidated,
     "gather-bool": gather_bool, "slice-last-backwards": slice_last_backwards,
     "squeeze-wide": squeeze_wide, "matmul-vector": matmul_vector,
-    "select-broadcast": select_broadcast,
+    "select-broadcast": select_broadcast, "unsigned-data": narrowed, "gather-narrowed": narrowed,
+    "squeeze-narrowed": narrowed,
 }  # fmt: skip

@@ -157,3 +157,7 @@ def _tensor(constant: Constant):
 
     array = constant.array()
     return torch.from_numpy(array.astype(np.float32 if array.dtype.kind == "f" else array.dtype))
+
+
+#: What mends one fault, called with the op that it was found at; raises Unmended where it cannot.
+Rewrite = Callable[[At], Mend | list[Mend]]
