@@ -109,8 +109,8 @@ def test_nothing_is_written_where_nothing_is_mended(tmp_path):
 def test_an_op_that_would_give_other_numbers_stays(tmp_path):
     """An atan that is part of no atan2."""
     path = saved(tmp_path, lambda _, x: mb.atan(x=x))
-    report = fix(path, tmp_path / "b.mlpackage", at_kind("atan2-zero", "atan"))
-    assert report.out is None and [one.fault.id for one in report.left] == ["atan2-zero"]
+    report = fix(path, tmp_path / "b.mlpackage", at_kind("atan2-half-plane", "atan"))
+    assert report.out is None and [one.fault.id for one in report.left] == ["atan2-half-plane"]
 
 
 def test_nothing_is_written_where_a_whole_function_parts(tmp_path):

@@ -258,7 +258,9 @@ def average_overhang(graph: ProgramGraph) -> Iterator[Seen]:
             step = strides[axis] if strides else 1
             whole = (size or 0) + pad[2 * axis] + pad[2 * axis + 1]
             if size and count and (count - 1) * step + kernel[axis] > whole:
-                yield Seen(f"averages whose last window of axis {axis + 2} is past its end", operation)
+                yield Seen(
+                    f"averages whose last window of axis {axis + 2} is past its end", operation
+                )
                 break
 
 
