@@ -131,11 +131,9 @@ notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/, and o
 	$(BIN)/python book/_ext/to_notebooks.py
 	$(BIN)/python book/_ext/write_one_file.py
 
-schema: $(INSTALLED) ## write the schemas of a bundle's manifest.json and of a report to research/
+schema: $(INSTALLED) ## write the schema of a bundle's manifest.json to research/
 	$(BIN)/python -c "import json; from ane_book.bundle import Manifest; \
 	  print(json.dumps(Manifest.model_json_schema(), indent=2))" > research/manifest.schema.json
-	$(BIN)/python -c "import json; from ane_book.evidence.report import Report; \
-	  print(json.dumps(Report.model_json_schema(), indent=1))" > research/reports/report.schema.json
 
 notes: $(INSTALLED) ## write research/conflicting-claims.md from the registry of claims
 	$(BIN)/python research/experiments/write_notes.py
@@ -145,7 +143,7 @@ lint: $(INSTALLED) ## look for mistakes without running anything: style and type
 	$(BIN)/mypy
 
 clean: ## remove what was built, downloaded models excepted
-	rm -rf _build build mlprogram/build ane_serve/build families/build swift/tables/build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf _build build .build* mlprogram/build ane_serve/build families/build swift/tables/build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find ane_book ane_serve families mlprogram swift/tables book tests benchmarks research -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv as well

@@ -28,7 +28,9 @@ esac
 """
 
 
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
+def played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interpreter: str | Path = sys.executable
+) -> Callable:
     """`mac(mode, "-m", "mlprogram", ...)` -> the finished command."""
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -37,7 +39,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
     monkeypatch.setenv("AS_A_MAC", str(tools / "python"))
 
     def run(mode: str, *arguments) -> subprocess.CompletedProcess:
-        python = PYTHON.format(python=sys.executable, script=AS_A_MAC, mode=mode)
+        python = PYTHON.format(python=interpreter, script=AS_A_MAC, mode=mode)
         for name, text in (("sysctl", SYSCTL), ("python", python)):
             (tools / name).write_text(text)
             (tools / name).chmod(0o755)

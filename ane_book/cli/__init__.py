@@ -22,7 +22,6 @@ from ane_book.cli.models import models_command, plan_command
 from ane_book.cli.prefill import PromptCacheFile, kept_in, prefill_command
 from ane_book.cli.quality import quality_command
 from ane_book.cli.redact import redact
-from ane_book.cli.report import report_command
 from ane_book.cli.residency import place_command, residency_command
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.cli.vectors import embed
@@ -152,7 +151,6 @@ COMMANDS: dict[str, Callable] = {
     "place": place_command,
     "residency": residency_command,
     "quality": quality_command,
-    "report": report_command,
     "save": save_command,
     "explain": explain_command,
     "cache": cache_command,
@@ -167,7 +165,7 @@ GONE = {
     "demo --verbose": "`ane-book inspect BUNDLE` lists the functions of its packages",
     "redact --dry-run": "--json prints the spans, each with its text",
     "cache --limit": "`ane-book cache` lists the last used first, and delete takes names",
-    "report --units": "it times all units that are here",
+    "report": "`mlprogram row` measures this Mac in two minutes and says how to hand that in",
     "inspect --run": "`mlprogram run PACKAGE` runs it, with --inputs, --function and --out",
     "inspect --plan": "`mlprogram inspect PACKAGE --plan` shows it",
     "check --numerics": "`ane-book diff PACKAGE --precision ane` says where it parts",

@@ -55,7 +55,7 @@ def main(name: str, claims: str, cases: list[Case], decide: Callable[[Found], st
 
 
 def run(name: str, claims: str, cases: list[Case], decide, dry: bool) -> dict:
-    """The same as a dict, the fields of `ane_book.evidence.report.schema.ReportedExperiment`."""
+    """The same as a dict; status: "measured" or "dry run"."""
     reason = None if dry else why_not()
     dry = dry or reason is not None
     results, rows = {}, []

@@ -11,9 +11,9 @@ from mlprogram.ane import claims
 FOLDER = Path(__file__).parent
 HEAD = """# Claims with evidence on both sides
 
-Nobody of this project has measured any of these. Each has a script that would settle it on a Mac;
-`ane-book report` runs them all, and `--dry-run` runs one without a Mac. This file is written by
-`make notes` from `mlprogram/src/mlprogram/ane/claims/claims.toml`.
+Nobody of this project has measured any of these. Each has a script that would settle it on a Mac,
+`python research/experiments/settle_NAME.py`; `--dry-run` runs it without one. This file is written
+by `make notes` from `mlprogram/src/mlprogram/ane/claims/claims.toml`.
 """
 
 

@@ -27,15 +27,13 @@ MAC = "mlprogram/src/mlprogram/ane/mac"
 MODULES = (
     *(f"{MAC}/{name}.py" for name in ("child", "compiler", "plan", "probe", "residency")),
     f"{MAC}/verdict.py",
+    *(f"{MAC}/row/{name}.py" for name in ("__init__", "form", "measure", "packages")),
     "mlprogram/src/mlprogram/cli/residency.py",
+    "mlprogram/src/mlprogram/cli/row.py",
     "mlprogram/src/mlprogram/machine.py",
     "ane_book/runtime/backends.py",
     "ane_book/evidence/residency.py",
-    "ane_book/evidence/speed.py",
-    *(f"ane_book/evidence/report/{name}.py" for name in ("__init__", "experiments", "gather")),
-    *(f"ane_book/evidence/report/{name}.py" for name in ("page", "private", "schema")),
     "ane_book/cli/residency.py",
-    "ane_book/cli/report.py",
     "ane_book/device.py",
 )
 WHOLE = "tests/evidence/test_as_a_mac.py"  # the commands, as on a Mac
@@ -44,8 +42,9 @@ TESTS = (
     "tests/ane/mac/test_coreml_plan.py",
     "tests/ane/mac/test_compiler_lines.py",
     "tests/ane/mac/test_played_mac.py",
+    "tests/ane/mac/test_row.py",
+    "tests/ane/mac/test_row_form.py",
     "tests/evidence/test_residency_of_bundles.py",
-    "tests/evidence/test_report.py",
     "tests/evidence/test_experiments.py",
     "tests/runtime/test_backends.py",
 )
@@ -72,6 +71,16 @@ PLAYED = (
         "call": "CompiledMLModel.make_state",
         "here": "a state of the executor",
         "open": "whether one function's state serves another's, and keeps what was written",
+    },
+    {
+        "call": "MLState.read_state(name)",
+        "here": "the executor's state, as float32",
+        "open": "whether it gives what the program would read",
+    },
+    {
+        "call": "anemon --json --interval 1 --count 2",
+        "here": "a script of that name, with fields that its README names",
+        "open": "what it gives without root, and on which chips",
     },
     {
         "call": "MLComputePlan.load_from_path",

@@ -60,11 +60,11 @@ final class Chat {
 
     func load() async {
         do {
-            guard let folder = Foundation.Bundle.main.url(forResource: "Model", withExtension: nil) else {
+            guard let folder = Bundle.main.url(forResource: "Model", withExtension: nil) else {
                 status = "The app has no folder Model among its resources."
                 return
             }
-            let session = try Session(AneBook.Bundle(folder), predictor: CoreMLPredictor())
+            let session = try Session(ModelBundle(folder), predictor: CoreMLPredictor())
             try await session.prewarm()
             (self.session, status) = (session, "")
         } catch {

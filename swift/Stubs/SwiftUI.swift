@@ -27,6 +27,9 @@ extension App {
     public static func buildBlock<Content: Scene>(_ content: Content) -> Content { content }
 }
 
+// documentation/swiftui/layout (not read)
+public protocol Layout {}
+
 // documentation/swiftui/windowgroup (not read)
 public struct WindowGroup<Content: View>: Scene {
     // documentation/swiftui/windowgroup/init(content:) (not read)

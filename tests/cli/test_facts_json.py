@@ -14,7 +14,7 @@ import pytest
 from typer.main import get_command
 
 #: Those that print an answer, a path of what they wrote, or talk.
-OTHERS = {"chat", "convert", "demo", "prefill", "redact", "report", "save", "serve"}
+OTHERS = {"chat", "convert", "demo", "prefill", "redact", "save", "serve"}
 
 
 def facts(*arguments: str, code: int = 0):

@@ -5,22 +5,18 @@ experiment asks a child process with a recorded plan.
 """
 
 import importlib
-import json
 from pathlib import Path
 import re
 import sys
 
 from _long import long_but
-from _patience import HANGING
-from ane_book.evidence.report.experiments import find_folder, run_one
-from ane_book.evidence.report.schema import ReportedExperiment
 from mlprogram.ane import claims
 from mlprogram.ane.mac import child, residency
 from mlprogram.ane.mac.residency import Residency
 import numpy as np
 import pytest
 
-FOLDER = find_folder()
+FOLDER = Path(__file__).parents[2] / "research" / "experiments"
 NAMES = [path.stem for path in sorted(FOLDER.glob("settle_*.py"))]
 MAC = Path(__file__).parents[1] / "ane" / "mac" / "_mac.py"
 
@@ -64,9 +60,9 @@ def dry(name: str) -> dict:
 
 @pytest.mark.parametrize("name", long_but(NAMES, *{*NAMES} - LARGE))
 def test_its_graphs_are_built_and_executed(name):
-    found = ReportedExperiment.model_validate(dry(name))
-    assert found.status == "dry run"
-    assert all(row["verdict"] == "unmeasured" for row in found.rows)
+    found = dry(name)
+    assert found["status"] == "dry run" and found["claim"] and found["verdict"]
+    assert all(row["verdict"] == "unmeasured" for row in found["rows"])
 
 
 def answers(module, verdict: str) -> dict[str, Residency]:
@@ -110,29 +106,6 @@ def test_one_is_asked_through_a_child_process(monkeypatch):
     assert found["status"] == "measured" and found["verdict"] == "asked"
     assert [row["verdict"] for row in found["rows"]] == ["resident"]
     assert all(row["CPU_AND_NE_median"] > 0 for row in found["rows"])
-
-
-def test_what_a_script_prints_is_its_result(tmp_path):
-    result = {"name": "x", "claim": "y", "status": "dry run", "verdict": "so", "rows": [{"a": 1}]}
-    script = "import sys; assert sys.argv[1:] == ['--dry-run']; print('first'); print({!r})"
-    path = tmp_path / "settle_nothing.py"
-    path.write_text(script.format(json.dumps(result)))
-    assert run_one(path, dry=True, timeout=HANGING).model_dump() == result
-
-
-@pytest.mark.parametrize(
-    "script, said",
-    [
-        ("raise SystemExit('no room')", "exit status 1: no room"),
-        ("print('{}')", "exit status 0"),
-        ("import time; time.sleep(60)", "not done after 1 s"),
-    ],
-)
-def test_a_script_that_fails_is_a_verdict(tmp_path, script, said):
-    path = tmp_path / "settle_nothing.py"
-    path.write_text(script)
-    found = run_one(path, dry=True, timeout=1.0 if "sleep" in script else HANGING)
-    assert (found.name, found.status) == ("nothing", "failed") and said in found.verdict
 
 
 def test_the_note_has_every_conflicting_claim_with_its_experiment():

@@ -1,4 +1,4 @@
-"""The command `anebook`, built from swift/, for tests that hold it to Python."""
+"""The command `anebook`, built from this checkout, for tests that hold it to Python."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-SWIFT = Path(__file__).parents[2] / "swift"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -18,5 +18,5 @@ def anebook() -> list[str]:
         return shlex.split(command)
     if shutil.which("swift") is None:
         pytest.skip("no swift on PATH")
-    subprocess.run(["swift", "build", "-c", "release"], cwd=SWIFT, check=True)
-    return [str(SWIFT / ".build" / "release" / "anebook")]
+    subprocess.run(["swift", "build", "-c", "release"], cwd=ROOT, check=True)
+    return [str(ROOT / ".build" / "release" / "anebook")]

@@ -79,7 +79,7 @@ def check(folder: Path) -> subprocess.CompletedProcess[str]:
 def package():
     """A copy of the package beside it, without what was built."""
     with tempfile.TemporaryDirectory(dir=SWIFT, prefix=".build-") as folder:
-        ignore = shutil.ignore_patterns(".build*", "Tests")
+        ignore = shutil.ignore_patterns(".build*", "AneBookTests")
         shutil.copytree(SWIFT, folder, ignore=ignore, dirs_exist_ok=True)
         yield Path(folder)
 

@@ -106,6 +106,8 @@ def test_tokens_are_those_of_python(form, anebook, tiny_bundle):
                 same(ask, session, {"tokens": list(prompt(6))}, **how)
                 how = {"temperature": 1.3, "seed": 2**40 + seed, "max_tokens": 9}
                 same(ask, session, {"tokens": list(prompt(6))}, **how)
+            how = {"min_p": 0.02, "logit_bias": {7: 2.5}, "presence_penalty": 0.5, "temperature": 1}
+            same(ask, session, {"tokens": list(prompt(5))}, seed=3, frequency_penalty=1.5, **how)
             same(ask, session, {"tokens": list(prompt(4))}, stop_repeat=2)
 
 
@@ -201,6 +203,9 @@ def test_bad_prompts(anebook, tiny_bundle):
         assert "300 is outside the vocabulary" in ask(tokens=[1, 300])["error"]
         assert "fit the context of 32 tokens" in ask(tokens=[1] * 32)["error"]
         assert "temperature must be" in ask(tokens=[1], temperature=-1)["error"]
+        assert "minP must be from 0 to 1" in ask(tokens=[1], min_p=2)["error"]
+        assert "presencePenalty must be" in ask(tokens=[1], presence_penalty=-3)["error"]
+        assert "300 is outside the vocab" in ask(tokens=[1], logit_bias={300: 1.0})["error"]
         assert "converted without verify" in ask(tokens=[1], lookup=True)["error"]
         assert ask(tokens=[1], max_tokens=2)["token_ids"]
 

@@ -72,7 +72,10 @@ class Row:
         """One line for a report. names: the ops of a program that are concerned."""
         where = repr(names[0]) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         said = f"documented: {self.documented}; reported: {self.reported or 'nothing'}"
-        return f"depends on how Core ML computes {self.topic} ({self.id}), at {where}: {said}"
+        return (
+            f"depends on how Core ML computes {self.topic} ({self.id}), at {where}: {said}; "
+            f"by default: {self.default}"
+        )
 
 
 @cache

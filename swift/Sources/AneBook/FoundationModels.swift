@@ -5,7 +5,7 @@ import FoundationModels
 
 /// A bundle as a model of Apple's framework Foundation Models.
 ///
-///     let session = LanguageModelSession(model: try await AneBookModel(Bundle(url)))
+///     let session = LanguageModelSession(model: try await AneBookModel(ModelBundle(url)))
 ///     let answer = try await session.respond(to: "What is the capital of France?")
 ///
 /// It answers in text: the framework refuses tools, images and schemas before it asks. All sessions
@@ -21,7 +21,7 @@ public struct AneBookModel: LanguageModel {
     /// Loads the programs of a bundle, which on a device's first time may take minutes.
     ///
     /// Throws `AneBookError` where the bundle is damaged, for another task or without chat template.
-    public init(_ bundle: Bundle, predictor: any Predictor = CoreMLPredictor()) async throws {
+    public init(_ bundle: ModelBundle, predictor: any Predictor = CoreMLPredictor()) async throws {
         session = try Session(bundle, predictor: predictor)
         _ = try await session.encode(.messages([Message(role: "user", content: "a")]))
         try await session.prewarm()
@@ -49,7 +49,7 @@ public struct AneBookModel: LanguageModel {
             to request: LanguageModelExecutorGenerationRequest, model: AneBookModel,
             streamingInto channel: LanguageModelExecutorGenerationChannel
         ) async throws {
-            let session = model.session, prompt = Prompt.messages(try request.transcript.map(message))
+            let session = model.session, prompt = Session.Prompt.messages(try request.transcript.map(message))
             var options = Options(request.generationOptions)
             options.maxTokens = min(options.maxTokens, session.context)
             do {

@@ -38,7 +38,7 @@ func answers(_ arguments: inout Arguments) async throws {
         do {
             let request = try decode(Request.self, from: Data(line.utf8))
             if let folder = request.open {
-                _ = try AneBook.Bundle(URL(fileURLWithPath: folder)).tokenizer()
+                _ = try ModelBundle(URL(fileURLWithPath: folder)).tokenizer()
                 try reply(["name": folder])
                 continue
             }
@@ -62,18 +62,20 @@ func answers(_ arguments: inout Arguments) async throws {
     }
 }
 
-private func reply(_ value: some Encodable) throws {
+func reply(_ value: some Encodable) throws {
     FileHandle.standardOutput.write(try JSONEncoder().encode(value) + [0x0A])
 }
 
-private struct Request: Decodable {
+struct Request: Decodable {
     var open: String?, save: String?, load: String?, form: String?, rewind: Int?
     var prompt: String?, messages: [Message]?, tokens: [Int32]?, texts: [String]?
     var max_tokens: Int?, temperature: Double?, top_k: Int?, top_p: Double?, seed: UInt64?
+    var min_p: Double?, logit_bias: [Int: Double]?, presence_penalty: Double?, frequency_penalty: Double?
+    var logits: String?, vocabulary: Int?  // of `draws`
     var system: String?, stop: [String]?, stop_repeat: Int?, reuse_cache: Bool?, lookup: Bool?
 
-    var given: Prompt {
-        messages.map(Prompt.messages) ?? tokens.map(Prompt.tokens) ?? .text(prompt ?? "")
+    var given: Session.Prompt {
+        messages.map(Session.Prompt.messages) ?? tokens.map(Session.Prompt.tokens) ?? .text(prompt ?? "")
     }
 
     var options: Options {
@@ -81,6 +83,10 @@ private struct Request: Decodable {
         options.maxTokens = max_tokens ?? options.maxTokens
         options.temperature = temperature ?? 0
         (options.topK, options.topP, options.seed, options.system) = (top_k, top_p, seed, system)
+        options.minP = min_p
+        for (token, bias) in logit_bias ?? [:] { options.logitBias[Int32(clamping: token)] = bias }
+        options.presencePenalty = presence_penalty ?? 0
+        options.frequencyPenalty = frequency_penalty ?? 0
         (options.stop, options.stopRepeat) = (stop ?? [], stop_repeat)
         (options.reuseCache, options.lookup) = (reuse_cache ?? false, lookup ?? false)
         return options

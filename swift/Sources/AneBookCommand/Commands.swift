@@ -69,9 +69,9 @@ struct Settings {
     }
 
     /// The bundle that the first word names.
-    func bundle() throws -> AneBook.Bundle {
+    func bundle() throws -> ModelBundle {
         guard let folder = words.first else { throw AneBookError.invalidInput("BUNDLE is missing\n\(usage)") }
-        return try AneBook.Bundle(URL(fileURLWithPath: folder))
+        return try ModelBundle(URL(fileURLWithPath: folder))
     }
 
     func session() throws -> Session { try Session(bundle(), predictor: predictor()) }

@@ -11,7 +11,7 @@ import Foundation
 /// gives the seconds that it takes to open the tokenizer and to encode that file, each of n times.
 func tokens(arguments: [String]) throws {
     if arguments.count == 2 {
-        let tokenizer = try Bundle(URL(fileURLWithPath: arguments[0])).tokenizer()
+        let tokenizer = try ModelBundle(URL(fileURLWithPath: arguments[0])).tokenizer()
         return try print(tokenizer.encode(arguments[1], addSpecialTokens: false).map(String.init).joined(separator: ","))
     }
     guard arguments.count == 1 else {

@@ -33,6 +33,7 @@ do {
     // Not in the usage: for tests, which hold these to Python.
     case "answers": try await answers(&arguments)
     case "host-cost": try await hostCost(&arguments)
+    case "draws": try draws()
     case "template": template(arguments: arguments.rest)
     case "--help", "-h": print(usage)
     case let other:

@@ -2,7 +2,7 @@ import AneBook
 
 /// What a request asks for: prompts, of which each gets n answers.
 struct Ask: Sendable {
-    var prompts: [Prompt] = [], n = 1
+    var prompts: [Session.Prompt] = [], n = 1
     /// No chat template.
     var plain = false
     /// With the seed of the first answer; the i-th has seed + i.

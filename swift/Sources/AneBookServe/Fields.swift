@@ -92,14 +92,14 @@ struct Fields {
     }
 
     /// The prompts: a text, several, token ids, or several lists of them.
-    mutating func prompts() throws -> [Prompt] {
+    mutating func prompts() throws -> [Session.Prompt] {
         let value = try required("prompt")
         if case .text(let text) = value { return [.text(text)] }
         if let ids = value.ids { return [.tokens(ids)] }
         if case .list(let list) = value, !list.isEmpty, list.count <= 2048 {
             let texts = list.compactMap(\.asText), lists = list.compactMap(\.ids)
-            if texts.count == list.count { return texts.map(Prompt.text) }
-            if lists.count == list.count { return lists.map(Prompt.tokens) }
+            if texts.count == list.count { return texts.map(Session.Prompt.text) }
+            if lists.count == list.count { return lists.map(Session.Prompt.tokens) }
         }
         throw form("prompt", "a text, a list of texts, a list of token ids, or a list of such lists")
     }

@@ -7,14 +7,14 @@ import Testing
     @Test(arguments: ["context", "packages", "tokenizer", "embedding", "files", "host", "format"])
     func aMissingFieldIsNamed(_ field: String) throws {
         let bundle = try SmallBundle { $0[field] = nil }
-        let error = refusal { _ = try Bundle(bundle.folder) }
+        let error = refusal { _ = try ModelBundle(bundle.folder) }
         #expect(error.contains(field))
     }
 
     @Test func aFileOfAnotherSizeIsNamed() throws {
         let bundle = try SmallBundle()
         try Data("{ }".utf8).write(to: bundle.folder.appendingPathComponent("head.mlpackage/Manifest.json"))
-        let error = refusal { _ = try Bundle(bundle.folder) }
+        let error = refusal { _ = try ModelBundle(bundle.folder) }
         #expect(error.contains("head.mlpackage/Manifest.json has 3 bytes; manifest.json says 2 bytes"))
     }
 
@@ -41,38 +41,38 @@ import Testing
             }
             manifest["packages"] = packages
         }
-        #expect(refusal { _ = try Bundle(small.folder) }.contains("other functions"))
+        #expect(refusal { _ = try ModelBundle(small.folder) }.contains("other functions"))
         let without = try SmallBundle { manifest in  // no cache in one function, and one in the other
             manifest["packages"] = function(manifest, 0) { name, own in if name == "decode" { own["slots"] = NSNull() } }
         }
-        #expect(!refusal { _ = try Bundle(without.folder) }.isEmpty)
+        #expect(!refusal { _ = try ModelBundle(without.folder) }.isEmpty)
         let narrow = try SmallBundle { $0["host"] = ["embedding_scale": 1, "masks": ["mask": NSNull()], "rotary":
             ["rope": ["head_dim": 1, "rotary_dim": 2, "theta": 1e4, "scaling": [String: Any](), "max_position": 9]]] }
-        #expect(refusal { _ = try Bundle(narrow.folder) }.contains("2 of 1 dimensions are rotated"))
+        #expect(refusal { _ = try ModelBundle(narrow.folder) }.contains("2 of 1 dimensions are rotated"))
         let good = try SmallBundle(), file = good.folder.appendingPathComponent("manifest.json")
         try FileManager.default.removeItem(at: file)
         #expect(mkfifo(file.path, 0o600) == 0)
-        #expect(refusal { _ = try Bundle(good.folder) }.contains("no manifest.json"))
+        #expect(refusal { _ = try ModelBundle(good.folder) }.contains("no manifest.json"))
     }
 
     @Test func aBundleThatFailedParityIsRefusedUnlessForced() throws {
         let bundle = try SmallBundle()
         let evidence = #"{"levels": {"L1": {"status": "failed", "reason": "cosine 0.5"}}}"#
         try Data(evidence.utf8).write(to: bundle.folder.appendingPathComponent("evidence.json"))
-        #expect(refusal { _ = try Bundle(bundle.folder) }.contains("failed L1 parity: cosine 0.5"))
-        _ = try Bundle(bundle.folder, force: true)
+        #expect(refusal { _ = try ModelBundle(bundle.folder) }.contains("failed L1 parity: cosine 0.5"))
+        _ = try ModelBundle(bundle.folder, force: true)
     }
 
     /// A cache is told from a tail by its name.
     @Test func aManifestOfAnotherFormIsAnError() throws {
-        for (form, other) in [(Layout.rows, "apple"), (.apple, "rows")] {
+        for (form, other) in [(Manifest.Layout.rows, "apple"), (.apple, "rows")] {
             let own = try SmallBundle(form)
-            #expect(refusal { _ = try Bundle(own.folder) }.isEmpty)
+            #expect(refusal { _ = try ModelBundle(own.folder) }.isEmpty)
             let bundle = try SmallBundle(form) { $0["form"] = other }
-            #expect(refusal { _ = try Bundle(bundle.folder) }.contains("does not fit"))
+            #expect(refusal { _ = try ModelBundle(bundle.folder) }.contains("does not fit"))
         }
         let unknown = try SmallBundle { $0["form"] = "columns" }
-        #expect(refusal { _ = try Bundle(unknown.folder) }.contains("manifest.json: form: "))
+        #expect(refusal { _ = try ModelBundle(unknown.folder) }.contains("manifest.json: form: "))
         func keys(_ decode: [Int], _ prefill: [Int]) throws -> String {
             let bundle = try SmallBundle(.apple) { manifest in
                 var packages = manifest["packages"] as? [[String: Any]] ?? []
@@ -85,7 +85,7 @@ import Testing
                 packages[0]["functions"] = functions
                 manifest["packages"] = packages
             }
-            return refusal { _ = try Bundle(bundle.folder) }
+            return refusal { _ = try ModelBundle(bundle.folder) }
         }
         #expect(try keys([1, 2, 1, 16], [1, 2, 1, 16]).isEmpty)
         #expect(try keys([1, 2, 1, 3], [1, 2, 1, 3]).contains("does not fit"))
@@ -96,8 +96,8 @@ import Testing
     }
 
     /// Numbers, names and shapes anywhere in the manifest are exchanged for others, 500 times.
-    @Test(arguments: [Layout.rows, .apple])
-    func aDamagedManifestIsAnError(_ form: Layout) async throws {
+    @Test(arguments: [Manifest.Layout.rows, .apple])
+    func aDamagedManifestIsAnError(_ form: Manifest.Layout) async throws {
         let good = try SmallBundle(form)
         let file = good.folder.appendingPathComponent("manifest.json")
         var random = PCG64(seed: 1), refused = 0
@@ -120,7 +120,7 @@ import Testing
         for _ in 0..<500 {
             try JSONSerialization.data(withJSONObject: damaged(good.manifest), options: .fragmentsAllowed).write(to: file)
             do {
-                let session = try Session(Bundle(good.folder), predictor: CountingPredictor())
+                let session = try Session(ModelBundle(good.folder), predictor: CountingPredictor())
                 _ = try await session.respond(to: .tokens([1, 2, 3]))
             } catch is AneBookError { refused += 1 }
         }
@@ -130,7 +130,7 @@ import Testing
             let i = below(bytes.count), old = bytes[i]
             bytes[i] = UInt8(below(256))
             try Data(bytes).write(to: file)
-            do { _ = try Bundle(good.folder) } catch is AneBookError {}
+            do { _ = try ModelBundle(good.folder) } catch is AneBookError {}
             bytes[i] = old
         }
     }

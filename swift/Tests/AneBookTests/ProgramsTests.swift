@@ -117,8 +117,8 @@ private func runs(_ shape: [Int], _ strides: [Int]) -> [[Int]] {
 }
 
 private func reference(_ package: URL) -> FunctionReference {
-    let type = { TensorSpec(dtype: $0, shape: [1, 4]) }
-    let spec = FunctionSpec(
+    let type = { Manifest.TensorSpec(dtype: $0, shape: [1, 4]) }
+    let spec = Manifest.FunctionSpec(
         tokens: 1, slots: nil, inputs: ["x": type(.half), "position": type(.integer)],
         states: ["keys": type(.half)], outputs: ["y": type(.half)])
     return FunctionReference(package: package, name: "decode", spec: spec)
@@ -126,8 +126,8 @@ private func reference(_ package: URL) -> FunctionReference {
 
 @Test func whatAPackageHasIsHeldToItsManifest() throws {
     let function = reference(URL(fileURLWithPath: "/a.mlpackage")), spec = function.spec
-    func told(_ change: (inout [String: [String: TensorSpec?]]) -> Void) -> String {
-        var all: [String: [String: TensorSpec?]] = [
+    func told(_ change: (inout [String: [String: Manifest.TensorSpec?]]) -> Void) -> String {
+        var all: [String: [String: Manifest.TensorSpec?]] = [
             "inputs": spec.inputs, "states": spec.states, "outputs": spec.outputs]
         change(&all)
         return refusal {
@@ -139,13 +139,13 @@ private func reference(_ package: URL) -> FunctionReference {
         "/a.mlpackage: the function decode has \(what); convert the model again"
     }
     #expect(told { _ in } == "")
-    #expect(told { $0["outputs"]?["y"] = TensorSpec(dtype: .half, shape: []) } == "")
+    #expect(told { $0["outputs"]?["y"] = Manifest.TensorSpec(dtype: .half, shape: []) } == "")
     #expect(told { $0["inputs"]?["x"] = nil } == sentence("no input x"))
     #expect(told { $0["states"]?["more"] = spec.states["keys"] }
         == sentence("the state more, of which its manifest says nothing"))
-    #expect(told { $0["outputs"]?["y"] = TensorSpec(dtype: .single, shape: [1, 4]) }
+    #expect(told { $0["outputs"]?["y"] = Manifest.TensorSpec(dtype: .single, shape: [1, 4]) }
         == sentence("the output y, fp32 [1, 4], where its manifest says fp16 [1, 4]"))
-    #expect(told { $0["states"]?["keys"] = TensorSpec(dtype: .half, shape: [4]) }
+    #expect(told { $0["states"]?["keys"] = Manifest.TensorSpec(dtype: .half, shape: [4]) }
         == sentence("the state keys, fp16 [4], where its manifest says fp16 [1, 4]"))
     #expect(told { $0["inputs"]?["position"] = .some(nil) }
         == sentence("the input position, of another type, where its manifest says int32 [1, 4]"))

@@ -8,7 +8,7 @@ final class SmallBundle {
     let folder: URL
     let manifest: [String: Any]
 
-    init(_ form: Layout = .rows, change: (inout [String: Any]) -> Void = { _ in }) throws {
+    init(_ form: Manifest.Layout = .rows, change: (inout [String: Any]) -> Void = { _ in }) throws {
         folder = FileManager.default.temporaryDirectory.appendingPathComponent("small-\(UUID())")
         let layers = Self.function(slots: Self.context) { tokens in
             let keys = form == .rows ? [1, 1, 0, 2] : [1, 2, 1, 0], mask = Self.context + tokens
@@ -52,7 +52,7 @@ final class SmallBundle {
     deinit { try? FileManager.default.removeItem(at: folder) }
 
     func session(_ predictor: any Predictor = CountingPredictor()) throws -> Session {
-        try Session(Bundle(folder), predictor: predictor)
+        try Session(ModelBundle(folder), predictor: predictor)
     }
 
     private static func function(slots: Int?, _ types: (Int) -> ([String: [Int]], [String: [Int]])) -> [String: Any] {

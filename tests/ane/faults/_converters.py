@@ -66,8 +66,8 @@ def stable_order(keys, values):
     return torch.gather(values, 0, order)
 
 
-def attention(mask: torch.Tensor) -> Callable:
-    return lambda x: functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+def attention(mask: Callable) -> Callable:
+    return lambda x: functional.scaled_dot_product_attention(x, x, x, attn_mask=mask())
 
 
 def spectrum(x):
@@ -116,7 +116,6 @@ def noise(*shape: int) -> torch.Tensor:
 
 SIGNED = single(-2.5, -1.5, -0.5, 0, 0.5, 1.5)
 DIVIDED = integers(7, -7, 9), integers(2, 2, 4)
-NONE_SEEN = torch.zeros(2, 4)
 
 CASES = {
     "reciprocal-epsilon": Case(
@@ -222,8 +221,8 @@ CASES = {
         (integers(-1, 1, 3),),
     ),
     "attention-mask-added": Case(
-        attention(torch.ones(4, 4, dtype=torch.bool).tril()),
-        attention(torch.triu(torch.full((4, 4), -1e4), 1)),
+        attention(lambda: torch.ones(4, 4, dtype=torch.bool).tril()),
+        attention(lambda: torch.full((4, 4), -1e4).triu(1)),
         (noise(1, 2, 4, 8),),
     ),
     "rms-norm-epsilon": Case(
@@ -244,6 +243,13 @@ CASES = {
         lambda x: functional.avg_pool2d(x, 3, 2, 0, ceil_mode=True),
         lambda x: functional.avg_pool2d(x, 2, 2, 0, ceil_mode=True),
         (noise(1, 2, 8, 8),),
+    ),
+    "mask-overflows": Case(
+        lambda x, seen: torch.softmax(x + (1 - seen) * -1e9, -1),
+        lambda x, seen: torch.softmax(x + (1 - seen) * -1e4, -1),
+        (noise(2, 4) / 1000, torch.zeros(2, 4)),
+        half=True,
+        tolerance=0.02,
     ),
     "constant-raised": Case(
         lambda x: x * 1e-9 * 1e4, lambda x: x * 1e-6, (SIGNED * 1e3,), half=True, tolerance=0.05
@@ -302,7 +308,7 @@ def convert(case: Case, near: bool = False):
             skip_model_load=True,
             **options,
         )
-    return case.weights(made) if case.weights else made
+        return case.weights(made) if case.weights else made
 
 
 def main(folder: Path, names: list[str]) -> None:

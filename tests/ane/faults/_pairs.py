@@ -40,10 +40,12 @@ class Case:
 
     def seen(self, planted: bool) -> set[str]:
         """The faults found in the package that has it, or nearly has it, but for `others`."""
-        form = self.form if planted else replace(self.form, **{"edit": None, **self.near})
-        known = faults.load()
-        findings = laws.check(_made(self.network, planted, form), known).findings
+        findings = laws.check(self.made(planted), faults.load()).findings
         return {finding.rule.id for finding in findings} - self.others
+
+    def made(self, planted: bool) -> ct.models.MLModel:
+        form = self.form if planted else replace(self.form, **{"edit": None, **self.near})
+        return _made(self.network, planted, form)
 
 
 class Cases(list):

@@ -19,7 +19,7 @@ from mlprogram.ane.faults.fault import load
 from mlprogram.ane.faults.patterns import PATTERNS
 from mlprogram.ane.faults.versions import version
 from mlprogram.ane.laws.graph import ProgramGraph
-from mlprogram.errors import InvalidPackage
+from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.package.reader import read_programs
 import numpy as np
 
@@ -54,7 +54,7 @@ def judged(path: Path, name: str, case: Case) -> dict:
         program = mlprogram.open(str(path), precision="fp16" if case.half else "fp32")
         values = dict(zip(program.inputs, (x.numpy() for x in case.inputs), strict=True))
         (got,) = program.predict(values).values()
-    except InvalidPackage as error:
+    except (InvalidInput, InvalidPackage) as error:
         return {"refuses": str(error).split(": ")[-1][:120], "agrees": False, "met": met}
     got = np.asarray(got)
     return {**written(got), "agrees": agrees(expected(case), got, case.tolerance), "met": met}

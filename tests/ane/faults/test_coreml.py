@@ -1,6 +1,6 @@
 """Each fault that changes numbers is found in a package that has it, and in no near miss."""
 
-from _pairs import HALF, INT, SINGLE, Cases
+from _pairs import HALF, INT, SINGLE, Case, Cases, Form
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil.types.type_mapping import string_to_nptype
@@ -219,6 +219,36 @@ class TestNumbers:
 
     def test_a_near_miss_has_none(self, case):
         assert case.seen(planted=False) == set()
+
+
+#: A dividend that cannot be negative -> one that can be, by the op that makes it.
+SIGNS = {
+    "abs": (lambda x: mb.abs(x=x), lambda x: mb.sub(x=x, y=np.int32(1))),
+    "maximum": tuple(lambda x, y=y: mb.maximum(x=x, y=np.int32(y)) for y in (0, -1)),
+    "chain": (
+        lambda x: mb.add(x=mb.reshape(x=mb.square(x=x), shape=[1, 3]), y=np.int32(2)),
+        lambda x: mb.add(x=mb.reshape(x=mb.square(x=x), shape=[1, 3]), y=np.int32(-2)),
+    ),
+    "select": (
+        lambda x: mb.select(cond=mb.less(x=x, y=np.int32(0)), a=mb.abs(x=x), b=np.int32([1, 2, 3])),
+        lambda x: mb.select(cond=mb.less(x=x, y=np.int32(0)), a=mb.abs(x=x), b=x),
+    ),
+    "indices": (
+        lambda x: mb.topk(x=x, k=2)[1],
+        lambda x: mb.topk(x=x, k=2)[0],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_a_sign_is_known_from_the_ops_before(name):
+    never, maybe = SIGNS[name]
+
+    def network(planted, x):
+        return mb.mod(x=(maybe if planted else never)(x), y=np.int32(5))
+
+    case = Case("mod-sign", network, Form((((3,), INT),)))
+    assert case.seen(planted=True) == {"mod-sign"} and case.seen(planted=False) == set()
 
 
 def test_each_fault_has_its_pair():

@@ -3,11 +3,15 @@
 from copy import deepcopy
 from functools import partial
 
-from _pairs import HALF, INT, INT8, SINGLE, Cases, ops
+from _pairs import HALF, INT, INT8, SINGLE, Case, Cases, Form, ops
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import get_new_symbol
 from coremltools.converters.mil.mil.types.type_mapping import string_to_nptype
+import mlprogram
+from mlprogram.ane import faults
+from mlprogram.package.reader import Package
+from mlprogram.package.weight_file import NUMPY
 import numpy as np
 import pytest
 
@@ -284,6 +288,44 @@ class TestLoading:
 
     def test_a_near_miss_has_none(self, case):
         assert case.seen(planted=False) == set()
+
+
+REFUSED = [case for case in cases if faults.load()[case.fault].refuses]
+
+
+@pytest.mark.filterwarnings("ignore:Some dimensions in the input shape")
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.fault)
+def test_what_core_ml_refuses_runs_here(case, tmp_path):
+    path = tmp_path / "m.mlpackage"
+    case.made(planted=True).save(str(path))
+    (function, *_) = Package(path).functions.values()
+    given = {
+        name: np.ones([size or 2 for size in type_.shape], NUMPY[type_.dtype])
+        for name, type_ in function.inputs.items()
+    }
+    program = mlprogram.open(path)
+    state = {"state": program.make_state()} if function.states else {}
+    assert program.predict(given, **state)
+
+
+#: keys, size of a head -> whether the CPU survived it, kasper0406/gemma-coreml-chat radars/3.
+TRIED = {
+    (512, 8): True, (8, 512): True, (64, 64): True, (112, 112): True, (128, 64): False,
+    (64, 128): False, (96, 96): False, (512, 32): False, (32, 512): False, (128, 128): False,
+    (256, 256): False, (512, 512): False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", TRIED, ids=str)
+def test_the_sizes_that_crash_the_cpu_are_those_that_were_seen_to(size):
+    keys, head = size
+
+    def network(planted, x, y):
+        return mb.scaled_dot_product_attention(query=mb.relu(x=x), key=y, value=y)
+
+    form = Form((((1, 1, 2, head), HALF), ((1, 1, keys, head), HALF)))
+    found = Case("attention-cpu", network, form).seen(planted=True)
+    assert found == (set() if TRIED[size] else {"attention-cpu"})
 
 
 def test_each_fault_has_its_pair():

@@ -4,7 +4,7 @@ import json
 from math import inf, isnan
 
 from _pairs import HALF, INT, SINGLE, Form, _made
-from _planted import at_kind, mb, number
+from _planted import alone, mb, number
 from mlprogram.ane import faults, laws
 from mlprogram.ane.faults import numbers
 import numpy as np
@@ -57,10 +57,10 @@ def test_an_op_without_a_rewrite_by_both_readings(tmp_path):
 
 
 def test_ops_that_make_up_a_fault_run_together(tmp_path):
-    found = both(tmp_path, _band, at_kind("triu-infinite", "sub"))
+    found = both(tmp_path, _band, alone("band-infinite"))
     assert found.inputs["x"][0] == -inf and isnan(found.gives[0]) and found.should[0] == 0
     (tmp_path / "norm").mkdir()
-    found = both(tmp_path / "norm", _rms_norm, at_kind("rms-norm-epsilon", "add"))
+    found = both(tmp_path / "norm", _rms_norm, alone("rms-norm-epsilon"))
     at = found.inputs["x"].index(0.5)
     assert found.gives[at] > 0.999 and found.should[at] == pytest.approx(0.998, abs=1e-3)
 

@@ -51,6 +51,8 @@ class Clock:
     def perf_counter(cls) -> float:
         return cls.now
 
+    monotonic = time.monotonic  # of what waits for another process
+
     @classmethod
     def take(cls, seconds: float) -> None:
         cls.now += seconds
@@ -110,13 +112,14 @@ def _a_little_otherwise(a: np.ndarray) -> np.ndarray:
 
 
 class Plan:
-    """Core ML's half of `MLComputePlan`: what was recorded of the graph, else all on the engine.
+    """Core ML's half of `MLComputePlan`: what was recorded of the graph, else all on one device.
 
-    Constants have no device, as in the record. A program that nobody recorded is shared evenly.
+    Constants have no device, as in the record. A program that nobody recorded is shared evenly, on
+    the engine where it is among the units.
     """
 
     def __init__(self, path: str, units: str):
-        assert Path(path).suffix == ".mlmodelc" and units == "CPU_AND_NE"
+        assert Path(path).suffix == ".mlmodelc"
         compile_for(units)
         functions = Package(path).functions
         types = {
@@ -127,9 +130,11 @@ class Plan:
         }
         recorded = json.loads(Path(__file__).with_name("recorded_plans.json").read_text())
         rows = {name: (type_, *rest) for type_, name, *rest in recorded["plans"][PLAN]}
-        if not rows.keys() & types.keys():
-            share = 1 / len(types)
-            rows = {name: (type_, "ANE", "CPU,ANE", share) for name, type_ in types.items()}
+        if units in ("CPU_ONLY", "CPU_AND_GPU") or not rows.keys() & types.keys():
+            share, device = 1 / len(types), units.removeprefix("CPU_AND_").removesuffix("_ONLY")
+            device = {"NE": "ANE", "ALL": "ANE"}.get(device, device)
+            supported = ",".join(dict.fromkeys(("CPU", device)))
+            rows = {name: (type_, device, supported, share) for name, type_ in types.items()}
         self.rows = rows
         body = _structure([(row[0], name) for name, row in rows.items()])
         program = compute_plan.MLModelStructureProgram(dict.fromkeys(functions, body))
@@ -171,11 +176,13 @@ def _operation(type_: str, name: str):
 DEVICES = {
     "ANE": compute_device.MLNeuralEngineComputeDevice,
     "CPU": compute_device.MLCPUComputeDevice,
+    "GPU": compute_device.MLGPUComputeDevice,
 }
 # Their classes of the native module, which coremltools' own check for.
 compute_plan._MLComputePlanProxy = Plan
 compute_device._MLNeuralEngineComputeDeviceProxy = object
 compute_device._MLCPUComputeDeviceProxy = object
+compute_device._MLGPUComputeDeviceProxy = object
 
 
 def main() -> None:

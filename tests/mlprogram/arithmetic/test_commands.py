@@ -43,7 +43,9 @@ def test_unknown_semantics_are_one_line(make):
 def test_where_two_packages_part_what_it_depends_on_is_named(make, negative):
     both = [package(make, 4.0), package(make, 5.0)]
     done = mlprogram("diff", *both, "--inputs", negative)
-    assert done.returncode == 1 and done.stdout.splitlines()[-1].startswith(SIGN)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1 and sum(line.startswith(SIGN) for line in lines) == 1
+    assert lines[-1] == "outputs apart: y"
     facts = json.loads(mlprogram("diff", *both, "--inputs", negative, "--json").stdout)
     assert facts["arithmetic"] == {"mod-sign": ["y"]}
 

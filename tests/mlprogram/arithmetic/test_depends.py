@@ -35,11 +35,10 @@ def conv(kernel, step=2):
         "pad_type": const("custom"), "dilations": const([1, 1]), "groups": ONE}  # fmt: skip
 
 
-def transposed(**more):
-    weight = const(np.ones((1, 1, 3, 3), np.float32))
-    return typed("fp32", 1, 1, 7, 7), {"x": F4}, {
-        "weight": weight, "strides": const([1, 1]), "pad_type": const("valid"),
-        "dilations": const([1, 1]), "groups": ONE} | more  # fmt: skip
+def transposed(size):
+    given = {"weight": const(np.ones((1, 1, 3, 3), np.float32)), "strides": const([1, 1]),
+             "pad_type": const("valid"), "output_shape": const([1, 1, size, size])}  # fmt: skip
+    return typed("fp32", 1, 1, size, size), {"x": F4}, given
 
 
 def average(kernel):
@@ -73,8 +72,7 @@ CASES = [
     ("max-pool-padding", "max_pool", ceil(3), ceil(2)),
     ("avg-pool-seven", "avg_pool", average(7), average(6)),
     ("conv-three-by-two", "conv", conv((3, 2)), conv((3, 3))),
-    ("conv-transpose-shape", "conv_transpose",
-     transposed(output_shape=const([1, 1, 7, 7])), transposed()),
+    ("conv-transpose-shape", "conv_transpose", transposed(5), transposed(7)),
     ("sort-nan", "argsort", (WHOLE, {"x": F}, {}), (WHOLE, {"x": INT}, {})),
     ("sort-equals", "argsort", (WHOLE, {"x": INT}, {}), None),
     ("argmax-equals", "reduce_argmax", (typed("int32", 2), {"x": INT}, {}), None),

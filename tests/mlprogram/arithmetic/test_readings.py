@@ -143,8 +143,12 @@ def test_attention_closed_row(make, mask):
     q = np.ones((1, 1, 2, 4), np.float32)
     opened = np.array([[[[True, False, True], [False] * 3]]])
     given = opened if mask == "bool" else np.where(opened, 0, -np.inf).astype(np.float32)
-    inputs = {"query": q, "key": np.ones((1, 1, 3, 4), np.float32),
-              "value": np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4), "attn_mask": given}
+    inputs = {
+        "query": q,
+        "key": np.ones((1, 1, 3, 4), np.float32),
+        "value": np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4),
+        "attn_mask": given,
+    }
     path = one(make, "scaled_dot_product_attention", typed("fp32", 1, 1, 2, 4), inputs)
     documented, reported, default = both(path, inputs)
     same(documented[0][0], [[4, 5, 6, 7], [NAN] * 4])

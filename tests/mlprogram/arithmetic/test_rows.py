@@ -83,8 +83,14 @@ def test_avg_pool_seven(make):
 def test_conv_three_by_two(make):
     x = np.arange(50, dtype=np.float32).reshape(1, 2, 5, 5)
     weight = const(np.ones((1, 2, 3, 2), np.float32))
-    given = {"weight": weight, "strides": const([2, 2]), "pad": const([1] * 4),
-             "pad_type": const("custom"), "dilations": const([1, 1]), "groups": const(1)}
+    given = {
+        "weight": weight,
+        "strides": const([2, 2]),
+        "pad": const([1] * 4),
+        "pad_type": const("custom"),
+        "dilations": const([1, 1]),
+        "groups": const(1),
+    }
     found = only(one(make, "conv", typed("fp32", 1, 1, 3, 3), {"x": x}, **given), {"x": x})
     padded = np.pad(x[0], ((0, 0), (1, 1), (1, 1)))
     assert found[0][0][-1][-1] == padded[:, 4:7, 4:6].sum()
@@ -162,8 +168,9 @@ def test_product_int32(make):
 def test_attention_batch(make):
     """Each of ten by itself is what it is among them."""
     rng = np.random.default_rng(1)
-    inputs = {n: rng.standard_normal((10, 1, 3, 4)).astype(np.float32)
-              for n in ("query", "key", "value")}
+    inputs = {
+        n: rng.standard_normal((10, 1, 3, 4)).astype(np.float32) for n in ("query", "key", "value")
+    }
     kind = "scaled_dot_product_attention"
     path = one(make, kind, typed("fp32", 10, 1, 3, 4), inputs)
     found = MLProgram(path).predict(inputs)["y"]

@@ -212,6 +212,24 @@ def _kernel_of_seven(operation: Operation, facts: Facts) -> bool:
     return said == [[7, 7], [4, 4], [3, 3, 3, 3]]
 
 
+def _cut_result(operation: Operation, facts: Facts) -> bool:
+    """The shape that is given is not the one that a transposed convolution has anyhow."""
+    if "output_shape" not in operation.inputs:
+        return False
+    kernel, made = facts.shape(operation, "weight")[2:], operation.outputs[0][1].shape[2:]
+    ones, nothing = [1] * len(kernel), [0] * (2 * len(kernel))
+    strides, dilations = (facts.value(operation, k, ones) for k in ("strides", "dilations"))
+    is_padded = str(facts.value(operation, "pad_type", "valid")).lower() == "custom"
+    pad = facts.value(operation, "pad", nothing) if is_padded else nothing
+    whole = [
+        (n - 1) * s + d * ((k or 0) - 1) + 1 - before - after if n else None
+        for n, s, d, k, before, after in zip(
+            facts.shape(operation)[2:], strides, dilations, kernel, pad[::2], pad[1::2], strict=True
+        )
+    ]
+    return [*made] != whole
+
+
 def _is_real(operation: Operation, facts: Facts) -> bool:
     return facts.is_real(operation)
 
@@ -225,7 +243,7 @@ PREDICATES: dict[str, Callable[[Operation, Facts], bool]] = {
     "max-pool-padding": _padding_alone,
     "avg-pool-seven": _kernel_of_seven,
     "conv-three-by-two": _kernel_of_three_by_two,
-    "conv-transpose-shape": lambda o, _: "output_shape" in o.inputs,
+    "conv-transpose-shape": _cut_result,
     "sort-nan": _is_real,
     "argmax-nan": _is_real,
     "topk-near-equal": _is_real,

@@ -15,6 +15,7 @@ from mlprogram.cli.graph import convert_command
 from mlprogram.cli.place import place_command
 from mlprogram.cli.programs import inspect_command, run_command, save_command
 from mlprogram.cli.residency import residency_command
+from mlprogram.cli.row import row_command
 
 __all__ = ["app"]
 
@@ -30,6 +31,7 @@ app = command_line(
         "faults": faults_command,
         "place": place_command,
         "residency": residency_command,
+        "row": row_command,
         "save": save_command,
         "explain": explain_command,
     },

@@ -29,6 +29,9 @@ def residency_command(
     units: Units = "CPU_AND_NE",
     soak: Soak = 500,
     timeout: Timeout = 1800,
+    row: Annotated[
+        bool, typer.Option("--row", help="A device row of it instead, as of `mlprogram row`.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Ask this Mac whether its Neural Engine runs a package.
@@ -40,6 +43,10 @@ def residency_command(
     from mlprogram.package.container import open_container
 
     open_container(Path(path))  # what is no package is told on any machine
+    if row:
+        from mlprogram.cli.row import show_row
+
+        return show_row({"own": Path(path)}, function, timeout, as_json)
     found = {Path(path).name: measure(path, function, units=units, soak=soak, timeout=timeout)}
     facts = {key: one.to_json() for key, one in found.items()}
     show(lambda: facts, lambda: "\n".join(residency_lines(found)), as_json)

@@ -76,10 +76,9 @@ class Difference:
         verdict = f"outputs {verdict}"
         if OUTPUTS_ALONE in self.notes:
             verdict += "; nothing before them was compared"
-        parts.append(verdict)
         if self.arithmetic and (why or not self.equal):
             parts.append("\n".join(report(self.arithmetic, why)))
-        return "\n\n".join(parts)
+        return "\n\n".join([*parts, verdict])
 
 
 def _story(gap: Gap) -> str:

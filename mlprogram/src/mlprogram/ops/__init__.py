@@ -79,6 +79,8 @@ def other(name: str, reading: Literal["documented", "reported"], row: str) -> Ca
     """
 
     def register(function: Callable) -> Callable:
+        if name in OTHERS:
+            raise ValueError(f"op {name} has another reading already")
         OTHERS[name] = Other(row, reading, _op(name, function, OPS[name].static))
         return function
 

@@ -94,116 +94,118 @@ public struct Manifest: Codable, Sendable {
     }
 }
 
-/// Slots for a LoRA adapter; of its fields, only the rank is read.
-public struct Adapters: Codable, Sendable {
-    public let rank: Int
-}
-
-/// A package, and its part in the whole.
-public struct Part: Codable, Sendable {
-    public enum Kind: String, Codable, Sendable { case layers, experts, head }
-
-    public let package: String
-    public let part: Kind
-    public let functions: [String: FunctionSpec]
-    public let layers: [Int]?
-    public let expert: Int?
-
-    /// Its layers, by number.
-    var span: Range<Int> {
-        guard let layers, layers.count == 2, layers[0] <= layers[1] else { return 0..<0 }
-        return layers[0]..<layers[1]
+extension Manifest {
+    /// Slots for a LoRA adapter; of its fields, only the rank is read.
+    public struct Adapters: Codable, Sendable {
+        public let rank: Int
     }
 
-    /// The name of one of the part's functions in its package: `decode_3` for expert number 3.
-    func called(_ function: String) -> String {
-        expert.map { "\(function)_\($0)" } ?? function
+    /// A package, and its part in the whole.
+    public struct Part: Codable, Sendable {
+        public enum Kind: String, Codable, Sendable { case layers, experts, head }
+
+        public let package: String
+        public let part: Kind
+        public let functions: [String: FunctionSpec]
+        public let layers: [Int]?
+        public let expert: Int?
+
+        /// Its layers, by number.
+        var span: Range<Int> {
+            guard let layers, layers.count == 2, layers[0] <= layers[1] else { return 0..<0 }
+            return layers[0]..<layers[1]
+        }
+
+        /// The name of one of the part's functions in its package: `decode_3` for expert number 3.
+        func called(_ function: String) -> String {
+            expert.map { "\(function)_\($0)" } ?? function
+        }
     }
-}
 
-/// What a layer keeps from call to call, by name, and how it makes it.
-struct Layer: Codable, Sendable {
-    let stores: [String]
-    let rotary: String?, mask: String?
-    /// `transformers` has the rotated numbers 2i and 2i + 1 of its keys as a pair.
-    let neighbours: Bool?
-}
-
-/// A function of a package, as the package declares it.
-public struct FunctionSpec: Codable, Sendable, Equatable {
-    /// T.
-    public let tokens: Int
-    /// S, of the cache that it attends to; nil: it attends to none.
-    public let slots: Int?
-    public let inputs: [String: TensorSpec]
-    public let states: [String: TensorSpec]
-    public let outputs: [String: TensorSpec]
-
-    /// Of the inputs, those that the host keeps from call to call: caches and tails.
-    var kept: [String: TensorSpec] { inputs.filter { outputs["new_\($0.key)"] != nil } }
-}
-
-/// A tensor that goes in or out of a function, or stays as its state.
-public struct TensorSpec: Codable, Sendable, Hashable {
-    public let dtype: ElementType
-    public let shape: [Int]
-}
-
-/// A table of rows in half precision: its file, and [rows, C].
-public struct TableEntry: Codable, Sendable {
-    public let file: String
-    public let shape: [Int]
-}
-
-/// What the host computes for the programs.
-public struct Host: Codable, Sendable {
-    public let embeddingScale: Float
-    /// Rotary tables by name; the inputs are `NAME_cos` and `NAME_sin`.
-    public let rotary: [String: Rotary]
-    /// Masks by name, each with how many tokens a token sees; nil: all before it.
-    public let masks: [String: Int?]
-
-    enum CodingKeys: String, CodingKey {
-        case embeddingScale = "embedding_scale"
-        case rotary, masks
+    /// What a layer keeps from call to call, by name, and how it makes it.
+    struct Layer: Codable, Sendable {
+        let stores: [String]
+        let rotary: String?, mask: String?
+        /// `transformers` has the rotated numbers 2i and 2i + 1 of its keys as a pair.
+        let neighbours: Bool?
     }
-}
 
-/// How the host makes vectors of texts.
-public struct Vectors: Codable, Sendable {
-    public enum Pooling: String, Codable, Sendable { case mean, cls, last }
+    /// A function of a package, as the package declares it.
+    public struct FunctionSpec: Codable, Sendable, Equatable {
+        /// T.
+        public let tokens: Int
+        /// S, of the cache that it attends to; nil: it attends to none.
+        public let slots: Int?
+        public let inputs: [String: TensorSpec]
+        public let states: [String: TensorSpec]
+        public let outputs: [String: TensorSpec]
 
-    public let positions: TableEntry?
-    public let pooling: Pooling
-    /// What these say is done by Python alone: see `Manifest.check`.
-    let causal: Bool?, defaultPrompt: String?, dimensions: Int?
-
-    enum CodingKeys: String, CodingKey {
-        case defaultPrompt = "default_prompt"
-        case positions, pooling, causal, dimensions
+        /// Of the inputs, those that the host keeps from call to call: caches and tails.
+        var kept: [String: TensorSpec] { inputs.filter { outputs["new_\($0.key)"] != nil } }
     }
-}
 
-/// How tokens are labelled.
-public struct Tags: Codable, Sendable {
-    public let labels: [String]
-    /// Tokens that a token sees on each side, in every layer.
-    public let window: Int
-}
+    /// A tensor that goes in or out of a function, or stays as its state.
+    public struct TensorSpec: Codable, Sendable, Hashable {
+        public let dtype: ElementType
+        public let shape: [Int]
+    }
 
-/// What turns text into token ids and back.
-public struct TokenizerEntry: Codable, Sendable {
-    /// The tokenizer in the form of `swift_tables.packed`; nil: it has none, or `refused` says why.
-    public let packed: String?
-    /// The tokenizer as its library has it, which is not read here.
-    let file: String?
-    /// The chat template in pieces; nil: the model has none, or `refused` says why.
-    public let segments: ChatSegments?
-    public let refused: [String: String]?
-    public let endTokens: [Int32]
+    /// A table of rows in half precision: its file, and [rows, C].
+    public struct TableEntry: Codable, Sendable {
+        public let file: String
+        public let shape: [Int]
+    }
 
-    enum CodingKeys: String, CodingKey {
-        case packed, file, segments, refused
-        case endTokens = "eos_token_ids"
+    /// What the host computes for the programs.
+    public struct Host: Codable, Sendable {
+        public let embeddingScale: Float
+        /// Rotary tables by name; the inputs are `NAME_cos` and `NAME_sin`.
+        public let rotary: [String: Rotary]
+        /// Masks by name, each with how many tokens a token sees; nil: all before it.
+        public let masks: [String: Int?]
+
+        enum CodingKeys: String, CodingKey {
+            case embeddingScale = "embedding_scale"
+            case rotary, masks
+        }
+    }
+
+    /// How the host makes vectors of texts.
+    public struct Vectors: Codable, Sendable {
+        public enum Pooling: String, Codable, Sendable { case mean, cls, last }
+
+        public let positions: TableEntry?
+        public let pooling: Pooling
+        /// What these say is done by Python alone: see `Manifest.check`.
+        let causal: Bool?, defaultPrompt: String?, dimensions: Int?
+
+        enum CodingKeys: String, CodingKey {
+            case defaultPrompt = "default_prompt"
+            case positions, pooling, causal, dimensions
+        }
+    }
+
+    /// How tokens are labelled.
+    public struct Tags: Codable, Sendable {
+        public let labels: [String]
+        /// Tokens that a token sees on each side, in every layer.
+        public let window: Int
+    }
+
+    /// What turns text into token ids and back.
+    public struct TokenizerEntry: Codable, Sendable {
+        /// The tokenizer in the form of `swift_tables.packed`; nil: it has none, or `refused` says why.
+        public let packed: String?
+        /// The tokenizer as its library has it, which is not read here.
+        let file: String?
+        /// The chat template in pieces; nil: the model has none, or `refused` says why.
+        public let segments: ChatSegments?
+        public let refused: [String: String]?
+        public let endTokens: [Int32]
+
+        enum CodingKeys: String, CodingKey {
+            case packed, file, segments, refused
+            case endTokens = "eos_token_ids"
+        }
     }
 }

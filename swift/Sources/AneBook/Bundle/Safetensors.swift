@@ -19,7 +19,7 @@ struct Safetensors {
 
     /// Throws `invalidInput` unless the header says of every byte of the file whose it is.
     init(_ url: URL) throws {
-        guard let size = Bundle.size(of: url), let file = try? MappedFile(url), file.count == size else {
+        guard let size = ModelBundle.size(of: url), let file = try? MappedFile(url), file.count == size else {
             throw AneBookError.invalidInput("\(url.path): no such file, or none that can be read")
         }
         (self.url, self.file) = (url, file)

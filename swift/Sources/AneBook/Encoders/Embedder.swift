@@ -2,15 +2,15 @@
 ///
 /// Several texts share a call, side by side: the mask lets a token see those of its own text alone.
 public actor Embedder {
-    public nonisolated let bundle: Bundle
+    public nonisolated let bundle: ModelBundle
     private nonisolated let thread = SerialThread()
     public nonisolated var unownedExecutor: UnownedSerialExecutor { thread.asUnownedSerialExecutor() }
 
-    private let predictor: any Predictor, tokenizer: Tokenizer, vectors: Vectors, positions: Table
+    private let predictor: any Predictor, tokenizer: Tokenizer, vectors: Manifest.Vectors, positions: Table
     private var encoder: Encoder?
 
     /// Throws `invalidBundle`, or `invalidInput` for a bundle of another task. Loads no program yet.
-    public init(_ bundle: Bundle, predictor: any Predictor) throws {
+    public init(_ bundle: ModelBundle, predictor: any Predictor) throws {
         guard let vectors = bundle.manifest.vectors, let positions = bundle.positions else {
             throw AneBookError.invalidInput(
                 "\(bundle.url.path) is for \(bundle.manifest.task.rawValue): it makes no vectors of texts")

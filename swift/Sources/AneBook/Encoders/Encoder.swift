@@ -3,12 +3,12 @@
 /// A call takes a fixed number of tokens, T; of the bundle's functions, the one with the smallest T
 /// that holds all tokens is called.
 final class Encoder {
-    let bundle: Bundle
+    let bundle: ModelBundle
     private let steps: [any Step], values: Values
     private let widths: [(name: String, tokens: Int)]
     private let inputs: [String: [String: Tensor]]
 
-    init(_ bundle: Bundle, _ predictor: any Predictor) throws {
+    init(_ bundle: ModelBundle, _ predictor: any Predictor) throws {
         let manifest = bundle.manifest
         self.bundle = bundle
         widths = manifest.functions.sorted { $0.value < $1.value }.map { ($0, $1) }

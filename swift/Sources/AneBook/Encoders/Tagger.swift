@@ -4,7 +4,7 @@ import Foundation
 ///
 /// Letters: C hidden size, T tokens of a call, N labels, n tokens of a text.
 public actor Tagger {
-    public nonisolated let bundle: Bundle
+    public nonisolated let bundle: ModelBundle
     private nonisolated let thread = SerialThread()
     public nonisolated var unownedExecutor: UnownedSerialExecutor { thread.asUnownedSerialExecutor() }
 
@@ -14,7 +14,7 @@ public actor Tagger {
     private var masked: [Int: Int] = [:]  // of each T, for how many tokens its mask is
 
     /// Throws `invalidBundle`, or `invalidInput` for a bundle of another task. Loads no program yet.
-    public init(_ bundle: Bundle, predictor: any Predictor) throws {
+    public init(_ bundle: ModelBundle, predictor: any Predictor) throws {
         guard let tags = bundle.manifest.tags else {
             throw AneBookError.invalidInput(
                 "\(bundle.url.path) is for \(bundle.manifest.task.rawValue): it gives no labels of tokens")

@@ -10,7 +10,7 @@ final class Generator {
     private let clock = ContinuousClock()
 
     /// Throws `invalidInput` or `promptTooLong` before any program runs.
-    init(_ runner: ModelRunner, _ cache: TokenCache, _ bundle: Bundle, _ tokenizer: Tokenizer,
+    init(_ runner: ModelRunner, _ cache: TokenCache, _ bundle: ModelBundle, _ tokenizer: Tokenizer,
         _ ids: [Int32], _ options: Options) throws {
         try options.check()
         let context = runner.context
@@ -31,10 +31,14 @@ final class Generator {
                 "\(bundle.url.path): converted without verify, it checks no guesses; convert it with "
                     + "--verify 8, or leave lookup out")
         }
-        guard options.temperature == 0 || !bundle.manifest.givesTokens else {
+        guard !options.needsLogits || !bundle.manifest.givesTokens else {
             throw AneBookError.invalidInput(
                 "\(bundle.url.path): converted with argmax_output, it gives the likeliest token only; "
-                    + "use temperature 0")
+                    + "use temperature 0, without bias and penalties")
+        }
+        if let token = options.logitBias.keys.first(where: { !(0..<Int32(runner.vocabulary) ~= $0) }) {
+            throw AneBookError.invalidInput(
+                "logitBias: token id \(token) is outside the vocabulary of \(runner.vocabulary)")
         }
         (self.runner, self.cache, self.options, self.ids) = (runner, cache, options, ids)
         ends = Set(bundle.manifest.tokenizer.endTokens)

@@ -11,7 +11,7 @@ final class HostInputs {
     private var rotary: [String: Tensor] = [:]  // of S tokens: the whole context
     private var calls: [String: Call] = [:]
 
-    init(_ bundle: Bundle) throws {
+    init(_ bundle: ModelBundle) throws {
         let manifest = bundle.manifest
         (embedding, perLayer, scale) = (bundle.embedding, bundle.perLayer, manifest.host.embeddingScale)
         let slots = manifest.context, layout = manifest.layout
@@ -74,7 +74,7 @@ final class HostInputs {
 
     /// The arrays of one function.
     private final class Call {
-        let tokens: Int, slots: Int, layout: Layout
+        let tokens: Int, slots: Int, layout: Manifest.Layout
         let tensors: [String: Tensor]
         /// What layers have of their own, by part, and the number in a token's row that it begins with.
         let own: [(tensor: Tensor, first: Int)]
@@ -82,7 +82,7 @@ final class HostInputs {
         private let tables: [(tensor: Tensor, name: String)]
         private var visible = 0  // slots that masks without a window let through
 
-        init(_ function: FunctionSpec, _ manifest: Manifest, rows: [String: Tensor], position: Tensor) {
+        init(_ function: Manifest.FunctionSpec, _ manifest: Manifest, rows: [String: Tensor], position: Tensor) {
             (tokens, slots, layout) = (function.tokens, function.slots ?? 0, manifest.layout)
             let tokens = tokens, slots = slots, layout = layout
             var tensors = ["position": position]
@@ -124,7 +124,7 @@ final class HostInputs {
 
         /// 0 where a token sees that of a column: slots before `position`, then the tokens of the
         /// call up to itself; of all these with a window the last so many.
-        private static func fill(_ mask: Tensor, _ layout: Layout, _ tokens: Int, position: Int, slots: Int,
+        private static func fill(_ mask: Tensor, _ layout: Manifest.Layout, _ tokens: Int, position: Int, slots: Int,
             window: Int?) {
             let values = mask.halfs, step = layout.steps(tokens, slots + tokens)
             for t in 0..<tokens {

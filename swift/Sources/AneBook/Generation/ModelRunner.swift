@@ -27,7 +27,7 @@ final class ModelRunner {
     }
 
     /// Loads all programs; `progress` is told after each how many of how many are there.
-    init(_ bundle: Bundle, _ programs: any Programs, progress: (Int, Int) -> Void = { _, _ in }) throws {
+    init(_ bundle: ModelBundle, _ programs: any Programs, progress: (Int, Int) -> Void = { _, _ in }) throws {
         manifest = bundle.manifest
         (context, vocabulary) = (manifest.context, manifest.embedding.shape[0])
         (widths, sorted) = (manifest.functions, manifest.tiers)
@@ -36,7 +36,7 @@ final class ModelRunner {
         inputs = try HostInputs(bundle)
         let values = Values(inputs.tensors), all = manifest.packages.count { $0.part != .experts }
         var loaded = 0
-        func steps(_ parts: [Part]) throws -> [any Step] {
+        func steps(_ parts: [Manifest.Part]) throws -> [any Step] {
             try loadSteps(bundle, parts, programs, values) {
                 loaded += 1
                 progress(loaded, all)
@@ -125,8 +125,12 @@ final class ModelRunner {
 }
 
 /// What the head gives after one token: logits in parts (1, V_i, 1, T), or the likeliest token.
-struct Output {
+package struct Output {
     let parts: [Tensor]
     let token: Int32?
     let column: Int
+
+    package init(parts: [Tensor], token: Int32?, column: Int) {
+        (self.parts, self.token, self.column) = (parts, token, column)
+    }
 }

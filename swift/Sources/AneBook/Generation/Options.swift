@@ -1,10 +1,12 @@
-/// What to answer: a text, a conversation, or token ids as they are.
-public enum Prompt: Sendable, ExpressibleByStringLiteral {
-    case text(String)
-    case messages([Message])
-    case tokens([Int32])
+extension Session {
+    /// What to answer: a text, a conversation, or token ids as they are.
+    public enum Prompt: Sendable, ExpressibleByStringLiteral {
+        case text(String)
+        case messages([Message])
+        case tokens([Int32])
 
-    public init(stringLiteral text: String) { self = .text(text) }
+        public init(stringLiteral text: String) { self = .text(text) }
+    }
 }
 
 /// How an answer is made; the names and meanings are those of `ane_book.options.Sampling`.
@@ -17,6 +19,14 @@ public struct Options: Sendable {
     public var topK: Int?
     /// Draw among the likeliest, up to P in sum.
     public var topP: Double?
+    /// Draw tokens at least P times as likely as the likeliest.
+    public var minP: Double?
+    /// What is added to the logits of tokens: -100 forbids one.
+    public var logitBias: [Int32: Double] = [:]
+    /// Taken from the logits of tokens that the answer has.
+    public var presencePenalty = 0.0
+    /// The same, once for each time that the answer has them.
+    public var frequencyPenalty = 0.0
     /// The same seed draws the same tokens, here and in Python.
     public var seed: UInt64?
     /// A system prompt before the messages.
@@ -32,6 +42,11 @@ public struct Options: Sendable {
 
     public init() {}
 
+    var penalises: Bool { presencePenalty != 0 || frequencyPenalty != 0 }
+
+    /// Whether the likeliest token alone does not do, as `argmax_output` gives it.
+    var needsLogits: Bool { temperature > 0 || penalises || !logitBias.isEmpty }
+
     /// Throws `invalidInput` for a value that makes no sense.
     func check() throws {
         let wrong: (String, String)? =
@@ -39,6 +54,10 @@ public struct Options: Sendable {
             : !(temperature >= 0 && temperature.isFinite) ? ("temperature", "a number from 0")
             : topK.map { $0 < 1 } ?? false ? ("topK", "at least 1")
             : topP.map { !($0 > 0 && $0 <= 1) } ?? false ? ("topP", "above 0 and at most 1")
+            : minP.map { !($0 >= 0 && $0 <= 1) } ?? false ? ("minP", "from 0 to 1")
+            : !logitBias.values.allSatisfy { Float($0).isFinite } ? ("logitBias", "finite numbers")
+            : !(-2...2 ~= presencePenalty) ? ("presencePenalty", "from -2 to 2")
+            : !(-2...2 ~= frequencyPenalty) ? ("frequencyPenalty", "from -2 to 2")
             : stopRepeat.map { $0 < 1 } ?? false ? ("stopRepeat", "at least 1") : nil
         if let (name, must) = wrong { throw AneBookError.invalidInput("\(name) must be \(must)") }
     }

@@ -78,7 +78,7 @@ extension Manifest {
         }
         let copied = names.reduce(0) { $0 + keep($1, span).count } < count
         let entries = names.flatMap { name in
-            let array = Layout.isTail(name) ? "tail" : String(name.prefix { $0 != "_" })
+            let array = Manifest.Layout.isTail(name) ? "tail" : String(name.prefix { $0 != "_" })
             let before = copied ? keep(name, 0..<span.lowerBound).suffix(1) : []
             return (before + keep(name, span)).map { (layer: $0, array: array) }
         }
@@ -134,7 +134,7 @@ extension ModelRunner {
 
 extension KeptLayer {
     /// Copies an array's rows to entry `i` of a store, as the store has them, or back.
-    fileprivate func copy(_ array: Tensor, _ store: Tensor, _ i: Int, _ name: String, _ n: Int, _ layout: Layout,
+    fileprivate func copy(_ array: Tensor, _ store: Tensor, _ i: Int, _ name: String, _ n: Int, _ layout: Manifest.Layout,
         reading: Bool) {
         let shape = array.shape, (rows, D) = (shape[shape.count - 2], shape[shape.count - 1])
         let isTail = name == "tail", byRows = layout == .rows && !isTail, S = store.shape[byRows ? 2 : 3]

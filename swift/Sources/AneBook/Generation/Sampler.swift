@@ -1,62 +1,103 @@
 import Foundation
 
-/// From logits to the next token: the likeliest, or drawn with temperature, top-k and top-p.
+/// From logits to the next token: the likeliest, or drawn with temperature, top-k, top-p and min-p.
 ///
 /// Order and edge cases are those of the Python library (`ane_book/runtime/sampling.py`), and so of
-/// `transformers`.
-struct Sampler {
+/// `transformers`. Before them, and for a greedy choice too, come bias and penalties. No step sorts
+/// the vocabulary: `Cut` finds where one would be cut.
+package struct Sampler {
     private let options: Options
     private var random: PCG64
+    private var counts: [Int32: Int] = [:]  // of the answer's tokens, where penalties need them
 
-    init(_ options: Options) {
+    package init(_ options: Options) {
         self.options = options
         random = PCG64(seed: options.seed ?? .random(in: 0...(.max)))
     }
 
-    var greedy: Bool { options.temperature == 0 }
-
     /// The next token. Throws `notFinite` where the largest logit is no number.
-    mutating func token(_ output: Output) throws -> Int32 {
+    package mutating func token(_ output: Output) throws -> Int32 {
         if let token = output.token { return token }
-        let likeliest = try likeliestToken(output)
-        return greedy ? likeliest : draw(output.logits())
+        var token = try likeliestToken(output)
+        let changes = changes()
+        if options.temperature > 0 || !changes.isEmpty {
+            var logits = output.logits()
+            for (token, change) in changes { logits[Int(token)] += Float(change) }
+            token = options.temperature > 0 ? draw(logits) : Int32(logits.indices.max { logits[$0] < logits[$1] } ?? 0)
+        }
+        if options.penalises { counts[token, default: 0] += 1 }
+        return token
     }
 
-    private mutating func draw(_ raw: [Float]) -> Int32 {
-        var logits = raw.map { $0 / Float(max(options.temperature, 1e-30)) }
-        if let k = options.topK, k < logits.count {
-            let least = logits.sorted(by: >)[k - 1]
-            for i in logits.indices where logits[i] < least { logits[i] = -.infinity }
+    /// What is added to the logits of tokens.
+    private func changes() -> [Int32: Double] {
+        var changes = options.logitBias
+        for (token, count) in counts {
+            changes[token, default: 0] -= options.presencePenalty + options.frequencyPenalty * Double(count)
         }
-        if let p = options.topP, p < 1 { keepTop(p, &logits) }
-        let total = cumulative(logits)
-        let drawn = random.uniform() * (total.last ?? 0)
-        // The first token whose sum exceeds what was drawn.
-        var (low, high) = (0, total.count - 1)
-        while low < high {
-            let middle = (low + high) / 2
-            if total[middle] > drawn { high = middle } else { low = middle + 1 }
-        }
-        return Int32(low)
+        return changes
     }
 
-    /// Leaves the smallest set of tokens whose probabilities reach p, the others at minus infinity.
-    private func keepTop(_ p: Double, _ logits: inout [Float]) {
-        let order = logits.indices.filter { logits[$0].isFinite }
-            .sorted { (logits[$0], $0) < (logits[$1], $1) }
-        let total = cumulative(order.map { logits[$0] })
-        for (place, i) in order.enumerated().dropLast() where total[place] <= 1 - p {
-            logits[i] = -.infinity
+    private mutating func draw(_ logits: [Float]) -> Int32 {
+        let temperature = Float(max(options.temperature, 1e-30)), values = logits.map { $0 / temperature }
+        let most = values.reduce(-.infinity) { $1 > $0 ? $1 : $0 }
+        var least = -Float.greatestFiniteMagnitude
+        if let k = options.topK, k < values.count {  // what ties with the k-th stays
+            least = Cut(values.count, Double(values.count - k), most, { values[$0] }, { _ in 1 }).value
         }
+        var kept: [Candidate] = []
+        for (token, value) in values.enumerated() where value >= least {
+            kept.append(Candidate(token: Int32(token), value: value, weight: exp(value - most)))
+        }
+        if let p = options.topP, p < 1 {
+            let sum = total(kept)
+            let cut = Cut(kept.count, 1 - p, most, { kept[$0].value }, { Double(kept[$0].weight / sum) })
+            kept = kept.indices.filter { (kept[$0].value, $0) >= (cut.value, cut.place) }.map { kept[$0] }
+        }
+        if let p = options.minP, p > 0 {
+            let least = most + log(Float(p))
+            kept.removeAll { $0.value < least }
+        }
+        // The first token whose sum exceeds what is drawn.
+        let sum = total(kept), end = kept.reduce(0) { $0 + Double($1.weight / sum) }
+        let drawn = random.uniform() * end
+        var reached = 0.0
+        for one in kept {
+            reached += Double(one.weight / sum)
+            if reached > drawn { return one.token }
+        }
+        return kept.last?.token ?? 0
     }
 
-    /// The sums of the softmax up to each.
-    private func cumulative(_ logits: [Float]) -> [Double] {
-        let most = logits.max() ?? 0
-        let weights = logits.map { exp($0 - most) }
-        let total = Float(weights.reduce(0) { $0 + Double($1) })
-        var sum = 0.0
-        return weights.map { sum += Double($0 / total); return sum }
+    private func total(_ kept: [Candidate]) -> Float { Float(kept.reduce(0) { $0 + Double($1.weight) }) }
+
+    /// A token that may be drawn; weight: its probability beside that of the likeliest.
+    private struct Candidate {
+        let token: Int32, value: Float, weight: Float
+    }
+}
+
+/// Where n numbers, in the order of their values and then of their places, are cut: the first to
+/// stay of them, before which lie as many as measure at most `limit` together.
+private struct Cut {
+    let value: Float, place: Int
+
+    /// most: the largest value, which always stays. The distance from it as the bits of a float,
+    /// which keep its order, and of them the first half, says in which bin a number is; only those
+    /// of one bin are sorted.
+    @inline(__always)
+    init(_ n: Int, _ limit: Double, _ most: Float, _ value: (Int) -> Float, _ measure: (Int) -> Double) {
+        func bin(_ i: Int) -> Int { Int((most - value(i)).bitPattern >> 16) }
+        var bins = [Double](repeating: 0, count: 1 << 15), sum = 0.0
+        for i in 0..<n { bins[bin(i)] += measure(i) }
+        var edge = bins.count - 1
+        while edge > 0, sum + bins[edge] <= limit {
+            sum += bins[edge]
+            edge -= 1
+        }
+        let order = (0..<n).filter { bin($0) == edge }.map { (value($0), $0) }.sorted { $0 < $1 }
+        let first = order.first { sum += measure($0.1); return sum > limit } ?? order.last
+        (self.value, place) = first ?? (most, 0)
     }
 }
 
@@ -103,9 +144,12 @@ private func ordered(_ bits: UInt16) -> Int32 {
 extension Output {
     /// The logits (V,) of this output's token.
     func logits() -> [Float] {
-        parts.flatMap { part in
-            let columns = part.shape[3]
-            return (0..<part.shape[1]).map { Float(part.halfs[$0 * columns + column]) }
+        var logits: [Float] = []
+        logits.reserveCapacity(parts.reduce(0) { $0 + $1.shape[1] })
+        for part in parts {
+            let columns = part.shape[3], halfs = part.halfs
+            for row in 0..<part.shape[1] { logits.append(Float(halfs[row * columns + column])) }
         }
+        return logits
     }
 }

@@ -4,14 +4,14 @@ import Synchronization
 
 /// Answers prompts with a bundle, and keeps the cache of one conversation.
 ///
-///     let session = try Session(Bundle(url), predictor: CoreMLPredictor())
+///     let session = try Session(ModelBundle(url), predictor: CoreMLPredictor())
 ///     for try await event in session.stream("What is the capital of France?") { ... }
 ///
 /// It works on a thread of its own, so a call of the programs blocks no other task. One answer at a
 /// time: a second one throws `sessionBusy`. A task that is cancelled, and a stream that nobody
 /// reads any more, end between two programs.
 public actor Session {
-    public nonisolated let bundle: Bundle
+    public nonisolated let bundle: ModelBundle
     private nonisolated let thread = SerialThread()
     public nonisolated var unownedExecutor: UnownedSerialExecutor { thread.asUnownedSerialExecutor() }
 
@@ -22,7 +22,7 @@ public actor Session {
     private var underWay: Reader?
 
     /// Throws `invalidBundle`, or `invalidInput` for a bundle of another task. Loads no program yet.
-    public init(_ bundle: Bundle, predictor: any Predictor) throws {
+    public init(_ bundle: ModelBundle, predictor: any Predictor) throws {
         guard bundle.manifest.task == .textGeneration else {
             throw AneBookError.invalidInput(
                 "\(bundle.url.path) is for \(bundle.manifest.task.rawValue): it generates no text")

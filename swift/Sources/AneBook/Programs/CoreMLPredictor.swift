@@ -215,11 +215,11 @@ extension FunctionReference {
     /// Throws where Core ML describes other features than the manifest (unmeasured: that this is the
     /// description of the function which the configuration names).
     fileprivate func check(_ model: MLModelDescription) throws {
-        func type(_ type: MLMultiArrayDataType?, _ shape: [Int]?) -> TensorSpec? {
+        func type(_ type: MLMultiArrayDataType?, _ shape: [Int]?) -> Manifest.TensorSpec? {
             let element = [ElementType.half, .single, .integer].first { $0.coreML == type }
-            return element.map { TensorSpec(dtype: $0, shape: shape ?? []) }
+            return element.map { Manifest.TensorSpec(dtype: $0, shape: shape ?? []) }
         }
-        func array(_ feature: MLFeatureDescription) -> TensorSpec? {
+        func array(_ feature: MLFeatureDescription) -> Manifest.TensorSpec? {
             let form = feature.multiArrayConstraint
             return type(form?.dataType, form?.shape.map(\.intValue))
         }

@@ -39,17 +39,17 @@ public struct FunctionReference: Sendable {
     public let package: URL
     /// The name of the function in the package.
     public let name: String
-    public let spec: FunctionSpec
+    public let spec: Manifest.FunctionSpec
     /// The bundle's seal and the name of its folder: which conversion the package is of, and where
     /// another one takes its place.
     var seal = "", folder = ""
 
-    init(_ bundle: Bundle, _ part: Part, _ spec: FunctionSpec, name: String) {
+    init(_ bundle: ModelBundle, _ part: Manifest.Part, _ spec: Manifest.FunctionSpec, name: String) {
         (package, self.name, self.spec) = (bundle.program(part), name, spec)
         (seal, folder) = (bundle.manifest.seal ?? "", bundle.url.lastPathComponent)
     }
 
-    init(package: URL, name: String, spec: FunctionSpec) {
+    init(package: URL, name: String, spec: Manifest.FunctionSpec) {
         (self.package, self.name, self.spec) = (package, name, spec)
     }
 
@@ -57,7 +57,8 @@ public struct FunctionReference: Sendable {
     /// runs it describes it, do not have alike.
     ///
     /// described: nil for a feature that is no array of a type here; a shape [] says nothing.
-    func check(inputs: [String: TensorSpec?], states: [String: TensorSpec?], outputs: [String: TensorSpec?]) throws {
+    func check(inputs: [String: Manifest.TensorSpec?], states: [String: Manifest.TensorSpec?],
+        outputs: [String: Manifest.TensorSpec?]) throws {
         for (kind, own, described) in [
             ("input", spec.inputs, inputs), ("state", spec.states, states), ("output", spec.outputs, outputs),
         ] {

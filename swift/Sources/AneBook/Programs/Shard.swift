@@ -6,7 +6,7 @@ import Foundation
 /// called, the rows before `position` are handed on.
 final class Shard {
     private let functions: [String: Function]
-    private let caches: [String: Cache], layout: Layout
+    private let caches: [String: Cache], layout: Manifest.Layout
     private var slots: Int?  // of the tier that the cache is of; nil before a call
     private var state: (any ProgramState)?
     let layers: Range<Int>
@@ -14,7 +14,7 @@ final class Shard {
     /// A function in one tier, with the tensors of what the host keeps for it.
     private struct Function {
         let loaded: any LoadedFunction
-        let spec: FunctionSpec
+        let spec: Manifest.FunctionSpec
         let kept: [(name: String, input: Tensor, new: Tensor)]
     }
 
@@ -25,13 +25,13 @@ final class Shard {
     }
 
     /// values: the tensors that packages hand to each other.
-    init(_ bundle: Bundle, _ part: Part, _ programs: any Programs, values: Values) throws {
+    init(_ bundle: ModelBundle, _ part: Manifest.Part, _ programs: any Programs, values: Values) throws {
         var caches: [String: Cache] = [:], functions: [String: Function] = [:]
         let context = bundle.manifest.context, layout = bundle.manifest.layout
         for function in part.functions.values {
             for (name, spec) in function.kept {
                 let bytes = spec.shape.reduce(2, *)
-                if !Layout.isTail(name) {
+                if !Manifest.Layout.isTail(name) {
                     if caches[name]?.memory.bytes.count ?? 0 < bytes {
                         caches[name] = Cache(memory: Memory(bytes: bytes), tail: nil)
                     }
@@ -141,7 +141,7 @@ final class Shard {
 }
 
 /// Turns a cache of `old` slots into one of this shape in the same memory, keeping the first rows.
-private func restride(_ memory: Memory, _ shape: [Int], _ layout: Layout, from old: Int, rows: Int) {
+private func restride(_ memory: Memory, _ shape: [Int], _ layout: Manifest.Layout, from old: Int, rows: Int) {
     let axis = layout.tokens, row = shape[(axis + 1)...].reduce(2, *)
     let count = shape[..<axis].reduce(1, *)  // of runs of slots: a head's rows, or a channel's numbers
     let (from, to, kept) = (old * row, shape[axis] * row, min(rows, old, shape[axis]) * row)

@@ -7,7 +7,7 @@ protocol Step: AnyObject {
 extension Shard: Step {}
 
 /// Loads packages in order; the experts of a layer are one step, which opens each at need.
-func loadSteps(_ bundle: Bundle, _ parts: [Part], _ programs: any Programs, _ values: Values,
+func loadSteps(_ bundle: ModelBundle, _ parts: [Manifest.Part], _ programs: any Programs, _ values: Values,
     loaded: () -> Void = {}) throws -> [any Step] {
     var steps: [any Step] = []
     for (i, part) in parts.enumerated() where (part.expert ?? 0) == 0 {
@@ -32,7 +32,7 @@ final class Values {
     private var turned = 0
 
     private struct Key: Hashable {
-        let name: String, type: TensorSpec
+        let name: String, type: Manifest.TensorSpec
     }
 
     /// inputs: of each function, the tensors that the host fills.
@@ -42,12 +42,12 @@ final class Values {
     func turn() { turned += 1 }
 
     /// The tensor of a value in a function of the part that is being loaded.
-    func callAsFunction(_ function: String, _ name: String, _ type: TensorSpec) -> Tensor {
+    func callAsFunction(_ function: String, _ name: String, _ type: Manifest.TensorSpec) -> Tensor {
         if let tensor = inputs[function]?[name] { return tensor }
         return tensor(name == "hidden_out" ? hidden(turned + 1) : name == "hidden" ? hidden(turned) : name, type)
     }
 
-    func tensor(_ name: String, _ type: TensorSpec) -> Tensor {
+    func tensor(_ name: String, _ type: Manifest.TensorSpec) -> Tensor {
         let key = Key(name: name, type: type)
         if let tensor = tensors[key] { return tensor }
         let tensor = Tensor(type.dtype, type.shape)
@@ -73,8 +73,8 @@ final class Values {
     }
     private var rows: [Int: [Tensor]] = [:]
 
-    private func state(_ tokens: Int, _ manifest: Manifest) -> TensorSpec {
-        TensorSpec(dtype: .half, shape: [1, manifest.embedding.shape[1], 1, tokens])
+    private func state(_ tokens: Int, _ manifest: Manifest) -> Manifest.TensorSpec {
+        Manifest.TensorSpec(dtype: .half, shape: [1, manifest.embedding.shape[1], 1, tokens])
     }
 
     private func hidden(_ turn: Int) -> String { turn.isMultiple(of: 2) ? "hidden" : "hidden'" }
@@ -84,11 +84,11 @@ final class Values {
 ///
 /// There may be thousands, of which a text uses a few, so one is loaded when it is first called.
 final class Experts: Step {
-    private let bundle: Bundle, parts: [Part], programs: any Programs, values: Values
+    private let bundle: ModelBundle, parts: [Manifest.Part], programs: any Programs, values: Values
     private let names: [String: String]  // of the functions of all tiers, which experts share
     private var loaded: [String: any LoadedFunction] = [:]
 
-    init(_ bundle: Bundle, _ parts: [Part], _ programs: any Programs, _ values: Values) {
+    init(_ bundle: ModelBundle, _ parts: [Manifest.Part], _ programs: any Programs, _ values: Values) {
         (self.bundle, self.parts, self.programs, self.values) = (bundle, parts, programs, values)
         names = bundle.manifest.names
     }
@@ -104,7 +104,7 @@ final class Experts: Step {
         let T = spec.tokens
         let x = values.tensor("x", xType), gate = values.tensor("gate", gateType)
         let part = values.tensor("an expert's y", xType), sum = values.tensor("y", xType)
-        let gates = values.tensor("gates", TensorSpec(dtype: .half, shape: [1, parts.count, 1, T]))
+        let gates = values.tensor("gates", Manifest.TensorSpec(dtype: .half, shape: [1, parts.count, 1, T]))
         var total = [Float](repeating: 0, count: x.count)
         for expert in parts.indices {
             let row = gates.halfs[(expert * T)..<((expert + 1) * T)]

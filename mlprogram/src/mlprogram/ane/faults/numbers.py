@@ -11,6 +11,7 @@ as it is described.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from math import prod
@@ -21,8 +22,9 @@ from mlprogram.ane.faults.fix.edit import Value, blocks_of
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
 from mlprogram.ane.faults.fix.rewrites import mends_of
 from mlprogram.ane.laws.graph import ProgramGraph
+from mlprogram.ane.laws.report import LawReport
 from mlprogram.ane.laws.rule import Finding
-from mlprogram.errors import MLProgramError
+from mlprogram.errors import InvalidPackage, MLProgramError
 from mlprogram.package.container import Container, open_container
 from mlprogram.package.description import NUMPY
 from mlprogram.package.function import Operation
@@ -96,6 +98,13 @@ def of(package: str | Path | Container, finding: Finding) -> Numbers | None:
         return sides.examples(container, place.function)
     except (Unmended, MLProgramError):
         return None
+
+
+def add(report: LawReport) -> None:
+    """Give each finding of a report on files its numbers, where they can be computed."""
+    for found in report.findings:
+        with suppress(InvalidPackage):  # a part of a pipeline, whose own file is not opened
+            found.numbers = of(report.file(found.places[0]), found)
 
 
 def _sides(fault: str, graph: ProgramGraph, operation: Operation | None) -> "Sides":

@@ -65,12 +65,12 @@ def measure(
             f"{package}: a pipeline is several programs; measure each of its parts"
         )
     which, arrays = _arrays(program, inputs)
-    expected = _expected(program, arrays)
+    expected = expected_outputs(program, arrays)
     with tempfile.TemporaryDirectory(prefix="mlprogram-") as name:
         folder = Path(name)
         np.savez(folder / "inputs.npz", **arrays)  # type: ignore[arg-type] # one is a flag
-        outcome = child.ask(_request(program, units, soak), folder, timeout, memory, command)
-        held = _held(program, arrays)
+        outcome = child.ask(request_for(program, units, soak), folder, timeout, memory, command)
+        held = held_rows(program, arrays)
         return judge(outcome, folder, units, expected, which, held)
 
 
@@ -83,14 +83,14 @@ def _arrays(program: MLProgram, inputs) -> tuple[str, dict[str, np.ndarray]]:
     return which, arrays | {name: a.astype(arrays[name].dtype) for name, a in known.items()}
 
 
-def _expected(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def expected_outputs(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The executor's outputs of a second call, as in the probe: the state has seen one call."""
     state = program.make_state() if program.states else None
     program.predict(inputs, state)
     return program.predict(inputs, state)
 
 
-def _rows(program: MLProgram) -> int:
+def rows_of_a_call(program: MLProgram) -> int:
     """T, the rows that a call writes to a cache of S slots from `position` on; 0 if it does not, or
     if the cache has no room for those of two calls."""
     if not program.states or not {"hidden", "position"} <= program.inputs.keys():
@@ -101,9 +101,9 @@ def _rows(program: MLProgram) -> int:
     return T if len(slots) == len(program.states) and min(slots) >= 2 * T else 0
 
 
-def _held(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def held_rows(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The states' rows, 2T tokens, after two calls on the executor, as in the probe."""
-    rows = _rows(program)
+    rows = rows_of_a_call(program)
     if not rows:
         return {}
     state = program.make_state()
@@ -113,7 +113,8 @@ def _held(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.
     return {name: state.read_state(name)[tokens] for name, tokens in held.items()}
 
 
-def _request(program: MLProgram, units: str, soak: int) -> dict:
+def request_for(program: MLProgram, units: str, soak: int) -> dict:
+    """What the probe is asked of a program."""
     return {
         "what": "residency",
         "package": str(Path(program.package.path).resolve()),
@@ -121,7 +122,7 @@ def _request(program: MLProgram, units: str, soak: int) -> dict:
         "named": len(program.functions) > 1,
         "stateful": bool(program.states),
         "states": list(program.states),
-        "rows": _rows(program),
+        "rows": rows_of_a_call(program),
         "units": units,
         "others": ["CPU_ONLY", "CPU_AND_GPU"],
         "soak": soak,

@@ -228,24 +228,38 @@ def tokens_at(shape: Sequence[int | None], first: int, last: int) -> tuple[slice
     return (*(slice(None),) * tokens_axis(shape), slice(first, last))
 
 
-def _lost(account: _Account) -> tuple[str, str] | None:
-    """States that lost, between two calls, what the first one wrote."""
-    found = account.outputs("held")
-    for name, wanted in account.rows.items():
+def lost_write(
+    found: dict[str, np.ndarray], rows: dict[str, np.ndarray]
+) -> tuple[str, str] | None:
+    """A state that lost, between two calls, what one of them wrote: its name, and "first" or
+    "second", or "" where it was not read back; None if all hold everything.
+
+    found: the states (n, K, S, D). rows: what the executor's hold of two calls, (n, K, 2T, D).
+    """
+    for name, wanted in rows.items():
         T = wanted.shape[tokens_axis(wanted.shape)] // 2
         if name not in found:
-            return "numbers", f"state {name!r} was not read back"
+            return name, ""
         for call, at in (("first", 0), ("second", T)):
-            rows = tokens_at(wanted.shape, at, at + T)
-            a, b = (np.asarray(x[rows], np.float64).ravel() for x in (found[name], wanted))
+            where = tokens_at(wanted.shape, at, at + T)
+            a, b = (np.asarray(x[where], np.float64).ravel() for x in (found[name], wanted))
             if not (np.isfinite(a).all() and _cosine(a, b) >= COSINE):
-                return (
-                    "numbers",
-                    f"state {name!r} does not hold after two calls what the {call} one wrote "
-                    f"({account.units}); convert with --state-write select, or --kv host (claim "
-                    "state-slice)",
-                )
+                return name, call
     return None
+
+
+def _lost(account: _Account) -> tuple[str, str] | None:
+    lost = lost_write(account.outputs("held"), account.rows)
+    if lost is None:
+        return None
+    name, call = lost
+    if not call:
+        return "numbers", f"state {name!r} was not read back"
+    return (
+        "numbers",
+        f"state {name!r} does not hold after two calls what the {call} one wrote "
+        f"({account.units}); convert with --state-write select, or --kv host (claim state-slice)",
+    )
 
 
 def _elsewhere(account: _Account) -> tuple[str, str] | None:

@@ -121,6 +121,6 @@ def root_of_square(at: At) -> Mend:
 
 REWRITES: dict[str, Rewrite] = {
     "pow-two": pow_two, "mod-sign": mod_sign, "roll-negative": mod_sign,
-    "reciprocal-epsilon": reciprocal_epsilon, "atan2-half-plane": atan2,
+    "reciprocal-epsilon": reciprocal_epsilon, "atan2-zero": atan2,
     "root-of-square": root_of_square,
 }  # fmt: skip

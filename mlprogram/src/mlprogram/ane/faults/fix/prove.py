@@ -275,8 +275,8 @@ def _run(program, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             value = [*value.values()] if isinstance(value, dict) else value  # of a classifier
             if not isinstance(value, str):
                 found[f"{name} of call {step + 1}" if step else name] = np.asarray(value)
-    for name in () if state is None else program.states:
-        found[f"state {name}"] = state.read_state(name)
+    if state is not None:
+        found |= {f"state {name}": state.read_state(name) for name in program.states}
     return found
 
 

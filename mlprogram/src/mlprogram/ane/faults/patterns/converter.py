@@ -41,8 +41,10 @@ def atan2_half_plane(graph: ProgramGraph) -> Iterator[Seen]:
         quotient = made_by(graph, operation, "x", "real_div")
         moved = quotient and made_by(graph, quotient, "y", "add")
         shift = moved and made_by(graph, moved, "y", "mul")
-        by = number(graph, shift, "y") if shift else None
-        if by is not None and 0 < by < 1e-6 and made_by(graph, shift, "x", "cast"):
+        if not shift or not made_by(graph, shift, "x", "cast"):
+            continue
+        by = number(graph, shift, "y")
+        if by is not None and 0 < by < 1e-6:
             yield Seen(f"an atan2 whose divisor is moved by +{by:g} near zero", operation)
 
 
@@ -81,10 +83,20 @@ def narrow_empty(graph: ProgramGraph) -> Iterator[Seen]:
 
 
 def diagonal_matrix(graph: ProgramGraph) -> Iterator[Seen]:
+    """But for a trace: the sum of the whole matrix is that of its diagonal."""
     for operation in each(graph, "band_part"):
-        rank = len(shape_of(graph, operation, "x"))
-        if rank == 2 and [number(graph, operation, key) for key in ("lower", "upper")] == [0, 0]:
+        sides = [number(graph, operation, key) for key in ("lower", "upper")]
+        if sides != [0, 0] or len(shape_of(graph, operation, "x")) != 2:
+            continue
+        readers = graph.readers.get(operation.outputs[0][0], ())
+        summed = [one.type == "reduce_sum" and prod(_sizes(one)) == 1 for one in readers]
+        if not summed or not all(summed):
             yield Seen("a diagonal that is left in its matrix", operation)
+
+
+def _sizes(operation: Operation) -> list[int]:
+    """The sizes of a result, flexible ones as 0."""
+    return [size or 0 for size in operation.outputs[0][1].shape]
 
 
 def roll_negative(graph: ProgramGraph) -> Iterator[Seen]:
@@ -224,11 +236,14 @@ def rms_norm_epsilon(graph: ProgramGraph) -> Iterator[Seen]:
 
 
 def root_of_square(graph: ProgramGraph) -> Iterator[Seen]:
-    """The identity that stands for sqrt(x ** 2); what a function returns as given is another."""
+    """The identity that stands for sqrt(x ** 2).
+
+    An identity that a function returns, or that nothing reads, comes of other passes too.
+    """
     for operation in each(graph, "identity"):
-        item, (name, type_) = graph.item(operation, "x"), operation.outputs[0]
-        returned = item in graph.function.inputs and name in graph.outputs
-        if type_.dtype in FLOATS and not returned and not nonnegative(graph, item):
+        name, type_ = operation.outputs[0]
+        used = name in graph.readers and name not in graph.outputs
+        if used and type_.dtype in FLOATS and not nonnegative(graph, graph.item(operation, "x")):
             yield Seen("an identity of numbers that may be negative", operation)
 
 
@@ -258,9 +273,7 @@ def average_overhang(graph: ProgramGraph) -> Iterator[Seen]:
             step = strides[axis] if strides else 1
             whole = (size or 0) + pad[2 * axis] + pad[2 * axis + 1]
             if size and count and (count - 1) * step + kernel[axis] > whole:
-                yield Seen(
-                    f"averages whose last window of axis {axis + 2} is past its end", operation
-                )
+                yield Seen(f"averages of windows past the end of axis {axis + 2}", operation)
                 break
 
 

@@ -105,6 +105,32 @@ def topk_positions(graph: ProgramGraph) -> Iterator[Seen]:
             yield Seen(f"positions among {size:,} in {dtype}", operation)
 
 
+def mask_overflows(graph: ProgramGraph) -> Iterator[Seen]:
+    """A sum or product in fp32, since its constant is beyond fp16, that is cast to fp16 after."""
+    for operation in each(graph, "softmax"):
+        for cast in _casts_before(graph, operation):
+            made = graph.maker(graph.item(cast, "x"))
+            if made is None or made.type not in ("add", "mul"):
+                continue
+            constants = [graph.constant(graph.item(made, key)) for key in "xy"]
+            if any(constant and _beyond(constant) for constant in constants):
+                yield Seen("a mask in fp32 that becomes -inf in fp16", cast)
+
+
+def _casts_before(graph: ProgramGraph, softmax: Operation) -> Iterator[Operation]:
+    """Casts to fp16 of what a softmax takes, or of a term of it."""
+    if cast := made_by(graph, softmax, "x", "cast"):
+        yield cast
+    elif total := made_by(graph, softmax, "x", "add"):
+        casts = [made_by(graph, total, key, "cast") for key in "xy"]
+        yield from (one for one in casts if one and one.outputs[0][1].dtype == "fp16")
+
+
+def _beyond(constant: Constant) -> bool:
+    lowest = constant.array().min(initial=0) if constant.type.dtype == "fp32" else 0
+    return bool(np.isfinite(lowest) and lowest < np.finfo(np.float16).min)
+
+
 def constant_raised(graph: ProgramGraph) -> Iterator[Seen]:
     """What is nearer to zero than any number of fp16 becomes its smallest, 6e-8."""
     for operation in each(graph, "mul"):
@@ -124,5 +150,6 @@ PATTERNS: tuple[Callable[[ProgramGraph], Iterator[Seen]], ...] = (
     gather_narrowed,
     squeeze_narrowed,
     topk_positions,
+    mask_overflows,
     constant_raised,
 )

@@ -5,7 +5,7 @@ import Foundation
 /// Opening reads the manifest, checks it against its contract and the size of every file, and maps
 /// the tables. Nothing large is read. A file whose bytes changed at the same size is not noticed
 /// here; `ane-book inspect --verify` compares hashes.
-public struct Bundle: Sendable {
+public struct ModelBundle: Sendable {
     public let url: URL
     public let manifest: Manifest
     let embedding: Table
@@ -32,7 +32,7 @@ public struct Bundle: Sendable {
         try manifest.check()
         try Self.checkFiles(manifest, in: url)
         if !force { try Self.checkEvidence(url) }
-        func table(_ entry: TableEntry) throws -> Table {
+        func table(_ entry: Manifest.TableEntry) throws -> Table {
             try Table(url.appendingPathComponent(entry.file), rows: entry.shape[0], columns: entry.shape[1])
         }
         embedding = try table(manifest.embedding)
@@ -44,11 +44,11 @@ public struct Bundle: Sendable {
     ///
     /// Core ML compiles a package at its first load, which an app spares its users by shipping
     /// what `xcrun coremlcompiler` makes of it.
-    public func program(_ part: Part) -> URL {
+    public func program(_ part: Manifest.Part) -> URL {
         Self.compiled(part, in: url) ?? url.appendingPathComponent(part.package)
     }
 
-    private static func compiled(_ part: Part, in url: URL) -> URL? {
+    private static func compiled(_ part: Manifest.Part, in url: URL) -> URL? {
         let compiled = url.appendingPathComponent(part.package).deletingPathExtension()
             .appendingPathExtension("mlmodelc")
         return FileManager.default.fileExists(atPath: compiled.path) ? compiled : nil
