@@ -26,7 +26,7 @@ from mlprogram.ane.faults.fix import edit
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
 from mlprogram.ane.faults.fix.rewrites import mends_of, same_rewrite
 from mlprogram.ane.laws.graph import ProgramGraph
-from mlprogram.ane.laws.rule import Rule
+from mlprogram.ane.laws.rule import SEVERITIES, Rule, Severity
 from mlprogram.errors import InvalidInput
 from mlprogram.files import regular_files
 from mlprogram.package.container import Container, open_container, save
@@ -87,6 +87,11 @@ class FixReport:
         known = {*self.mended, *left}
         self.mended += [one for one in dict.fromkeys(self._waiting) if one not in known]
         self.left = [one for one in self.left if replace(one, left="") not in {*self.mended}]
+
+    def fails(self, level: Severity) -> bool:
+        """Whether something of this severity or a higher one is left."""
+        grave = SEVERITIES[: SEVERITIES.index(level) + 1]
+        return any(one.fault.severity in grave for one in self.left)
 
     def to_json(self) -> dict[str, Any]:
         """The report in plain JSON values."""
