@@ -32,14 +32,28 @@ private func residentBytes() -> Int? {
 }
 
 /// Programs that do nothing.
-private struct InstantPredictor: Predictor {
-    func open() -> any Programs { Nothing() }
+struct InstantPredictor: Predictor {
+    /// Is told which function is loaded or called, and of a new state.
+    var told: @Sendable (String) -> Void = { _ in }
+
+    func open() -> any Programs { Nothing(told, "") }
 
     private final class Nothing: Programs, LoadedFunction, ProgramState {
+        private let told: @Sendable (String) -> Void, name: String
+
+        init(_ told: @escaping @Sendable (String) -> Void, _ name: String) { (self.told, self.name) = (told, name) }
+
         func load(_ function: FunctionReference, inputs: [String: Tensor], outputs: [String: Tensor])
-            -> any LoadedFunction { self }
-        func makeState() -> any ProgramState { self }
-        func predict(_ state: (any ProgramState)?) {}
+            -> any LoadedFunction {
+            let name = "\(function.package.deletingPathExtension().lastPathComponent) \(function.name)"
+            told(name)
+            return Nothing(told, name)
+        }
+        func makeState() -> any ProgramState {
+            told("state")
+            return self
+        }
+        func predict(_ state: (any ProgramState)?) { told(name) }
         func read(_ name: String, into tensor: Tensor) {}
         func write(_ name: String, from tensor: Tensor) {}
     }

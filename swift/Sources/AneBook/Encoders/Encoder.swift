@@ -22,7 +22,9 @@ package final class Encoder {
             return (name, own)
         })
         values = Values(inputs)
-        steps = try loadSteps(bundle, manifest.packages, predictor.open(), values)
+        var loads: [Load] = []
+        steps = try loadSteps(bundle, manifest.packages, predictor.open(), values, { Set($0.functions.keys) }, &loads)
+        for load in loads { try load() }
     }
 
     /// Runs tokens, and gives the result (1, C, 1, T), or logits (1, N, 1, T).
