@@ -9,6 +9,7 @@ let usage = """
            AneBookTestHost draws
            AneBookTestHost functions BUNDLE
            AneBookTestHost host-cost BUNDLE TOKENS
+           AneBookTestHost functions BUNDLE
     """
 
 /// What runs the programs, by the options after BUNDLE.
@@ -32,6 +33,7 @@ let words = CommandLine.arguments.dropFirst()
 do {
     switch (words.first, words.count) {
     case ("answers", 2...): try await answers(words[2], predictor(words.dropFirst(2)))
+    case ("functions", 2): try await functions(words[2])
     case ("host-cost", 3): try await hostCost(words[2], tokens: Int(words[3]) ?? 0)
     case ("tokens", 2): try tokens(words[2])
     case ("template", 1): template()
