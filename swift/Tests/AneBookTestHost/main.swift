@@ -9,7 +9,6 @@ let usage = """
            AneBookTestHost draws
            AneBookTestHost functions BUNDLE
            AneBookTestHost host-cost BUNDLE TOKENS
-           AneBookTestHost functions BUNDLE
     """
 
 /// What runs the programs, by the options after BUNDLE.
@@ -38,7 +37,6 @@ do {
     case ("tokens", 2): try tokens(words[2])
     case ("template", 1): template()
     case ("draws", 1): try draws()
-    case ("functions", 2): try await functions(words[2])
     default: throw AneBookError.invalidInput(usage)
     }
 } catch {
