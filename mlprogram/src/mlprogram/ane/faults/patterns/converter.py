@@ -35,7 +35,7 @@ def reciprocal_epsilon(graph: ProgramGraph) -> Iterator[Seen]:
             yield Seen(f"an inverse of x + {epsilon:g}", operation)
 
 
-def atan2_half_plane(graph: ProgramGraph) -> Iterator[Seen]:
+def atan2_zero(graph: ProgramGraph) -> Iterator[Seen]:
     """The quotient whose divisor is moved off zero by a constant, whatever its sign."""
     for operation in each(graph, "atan"):
         quotient = made_by(graph, operation, "x", "real_div")
@@ -48,24 +48,16 @@ def atan2_half_plane(graph: ProgramGraph) -> Iterator[Seen]:
             yield Seen(f"an atan2 whose divisor is moved by +{by:g} near zero", operation)
 
 
-def triu_infinite(graph: ProgramGraph) -> Iterator[Seen]:
-    yield from _without_band(graph, "upper", "upper triangle", lower=True)
-
-
-def tril_infinite(graph: ProgramGraph) -> Iterator[Seen]:
-    yield from _without_band(graph, "lower", "lower triangle", lower=False)
-
-
-def _without_band(graph: ProgramGraph, kept: str, words: str, lower: bool) -> Iterator[Seen]:
-    """x minus the band of x that goes all the way to one side."""
-    whole = "lower" if lower else "upper"
+def band_infinite(graph: ProgramGraph) -> Iterator[Seen]:
+    """x minus the band of x that goes all the way to one side, but not to the other."""
     for operation in each(graph, "sub"):
         band = made_by(graph, operation, "y", "band_part")
         if not band or graph.item(band, "x") != graph.item(operation, "x"):
             continue
-        sides = {key: number(graph, band, key) for key in ("lower", "upper")}
-        if sides[whole] == -1 and sides[kept] != -1 and operation.outputs[0][1].dtype in FLOATS:
-            yield Seen(f"the {words} as x - band_part(x)", operation)
+        open_sides = [number(graph, band, key) == -1 for key in ("lower", "upper")]
+        if sum(open_sides) == 1 and operation.outputs[0][1].dtype in FLOATS:
+            words = "upper" if open_sides[0] else "lower"
+            yield Seen(f"the {words} triangle as x - band_part(x)", operation)
 
 
 def narrow_empty(graph: ProgramGraph) -> Iterator[Seen]:
@@ -351,9 +343,8 @@ def _stays_float(graph: ProgramGraph, operation: Operation) -> bool:
 PATTERNS: tuple[Callable[[ProgramGraph], Iterator[Seen]], ...] = (
     *narrowing.PATTERNS,
     reciprocal_epsilon,
-    atan2_half_plane,
-    triu_infinite,
-    tril_infinite,
+    atan2_zero,
+    band_infinite,
     narrow_empty,
     diagonal_matrix,
     roll_negative,
