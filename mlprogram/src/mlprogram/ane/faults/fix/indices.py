@@ -2,7 +2,7 @@
 
 from math import prod
 
-from mlprogram.ane.faults.fix.edit import Maker, Value
+from mlprogram.ane.faults.fix.edit import Value
 from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 import numpy as np
 
@@ -80,7 +80,7 @@ def narrowed(at: At) -> list[Mend]:
 
     mends = []
     for reader in readers:
-        here = At(at.graph, reader, Maker(f"{reader.name}_mended", {*at.graph.types}))
+        here = at.near(reader)
         given = {key: here.value(key, at.operation) for key in keys} | {"x": source}
         moved = here.make.op(at.operation.type, given, source.type.dtype, type_.shape)
         if reader.outputs[0][1].dtype != source.type.dtype:

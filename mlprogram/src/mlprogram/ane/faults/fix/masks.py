@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from mlprogram.ane.faults.fix.edit import Maker
 from mlprogram.ane.faults.fix.elementwise import infinite_clip
 from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 from mlprogram.ane.faults.fix.reductions import SCORES
@@ -26,8 +25,7 @@ def non_finite(at: At) -> list[Mend]:
     """A constant that is not finite -> what reads it, with a finite one."""
     mends: dict[str, Mend] = {}
     for reader in at.graph.readers.get(at.operation.name, []):
-        make = Maker(f"{reader.name}_mended", {*at.graph.types})
-        here = At(at.graph, reader, make)
+        here = at.near(reader)
         made = [infinite_clip(here)] if reader.type == "clip" else mask_infinite(here)
         mends |= {one.operation.name: one for one in made}
     if not mends:
@@ -37,7 +35,7 @@ def non_finite(at: At) -> list[Mend]:
 
 def sentinel_added(at: At) -> list[Mend]:
     """A softmax of rows that a constant mask closes throughout -> with a finite mask."""
-    return mask_infinite(At(at.graph, at.maker("x", at.operation), at.make))
+    return mask_infinite(at.near(at.maker("x", at.operation)))
 
 
 def mask_infinite(at: At) -> list[Mend]:
@@ -84,9 +82,8 @@ def _bounded(at: At) -> Mend:
 def _raised(at: At, softmax: Operation) -> Mend:
     import torch
 
-    make = Maker(f"{softmax.name}_mended", {*at.graph.types})
-    here = At(at.graph, softmax, make)
-    x, axis = here.value("x"), int(here.setting("axis", -1))
+    here = at.near(softmax)
+    x, axis, make = here.value("x"), int(here.setting("axis", -1)), here.make
     raised = make.op("maximum", {"x": x, "y": LOWEST})
     result = make.op("softmax", {"x": raised, "axis": axis})
     values = {x.name: (*SCORES, CLOSED)}

@@ -50,6 +50,11 @@ class At:
         self.graph, self.operation, self.make = graph, operation, make
         self._unnamed: dict[str, Constant] = {}  # constants that the program has in an op itself
 
+    def near(self, operation: Operation) -> "At":
+        """The same for another op of the function."""
+        maker = Maker(f"{operation.name}_mended", {*self.graph.types})
+        return At(self.graph, operation, maker)
+
     @property
     def type(self) -> TensorType:
         """The declared type of the op's output."""
