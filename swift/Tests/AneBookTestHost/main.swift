@@ -7,8 +7,8 @@ let usage = """
            AneBookTestHost tokens TOKENIZER.bin
            AneBookTestHost template
            AneBookTestHost draws
-           AneBookTestHost host-cost BUNDLE TOKENS
            AneBookTestHost functions BUNDLE
+           AneBookTestHost host-cost BUNDLE TOKENS
     """
 
 /// What runs the programs, by the options after BUNDLE.
