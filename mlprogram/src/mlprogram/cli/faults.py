@@ -1,6 +1,7 @@
 """`mlprogram faults`: what coremltools and Core ML are known to get wrong in a package."""
 
 from collections.abc import Iterator
+from pathlib import Path
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,10 @@ System = Annotated[
 Coremltools = Annotated[
     str, typer.Option(help="The version to go by.  [default: the one that a package names]")
 ]
+Fix = Annotated[
+    Path | None,
+    typer.Option(help="Write the package here, with what an exact rewrite mends, proven first."),
+]
 
 
 def faults_command(
@@ -29,19 +34,30 @@ def faults_command(
     coremltools: Coremltools = "",
     why: options.Why = False,
     as_json: options.AsJson = False,
+    fix: Fix = None,
     fail_on: FailOn = "error",
     github: Annotations = None,
 ) -> None:
     """Show what coremltools or Core ML is known to get wrong in it.
 
     Each with what comes out, and what should, where both can be computed here. Exit code 0:
-    nothing as grave as --fail-on was found; 1: not so.
+    nothing as grave as --fail-on was found, or --fix left nothing so grave; 1: not so.
     """
     from mlprogram.ane import faults, laws
 
     known = faults.load(system, coremltools)
+    if fix is not None:
+        from mlprogram.ane.faults.fix import fix as write_fixed
+        from mlprogram.ane.faults.fix import mendable
+
+        mended = write_fixed(package, fix, mendable(system, coremltools))
+        show(mended.to_json, mended.text, as_json)
+        raise typer.Exit(1 if fail_on != "never" and mended.fails(fail_on) else 0)
     with progress_bar() as progress:
         report = laws.check(package, known, progress)
+    from mlprogram.ane.faults import numbers  # which needs torch
+
+    numbers.add(report)
     made = faults.makers(package)
     facts = {"makers": {name: vars(one) for name, one in made.items()}} | report.to_json()
     lines = _heads(made, coremltools)

@@ -3,27 +3,31 @@
     from mlprogram.ane.faults import numbers
 
     both = numbers.of("model.mlpackage", finding)     # a finding of `laws.check`
-    print(both.text() if both else "")                # y 3 gives 9, not 8
+    print(both.text() if both else "")                # x 3 gives 9, not 8
 
 The op, or the few that make up the fault, runs alone, as the executor has it: as Core ML is
-reported to compute. What should come out is torch's computation of what was converted.
+reported to compute. What should come out is torch's computation of what was converted, or the op
+as it is described.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from mlprogram.ane.faults.fix.edit import blocks_of
+from mlprogram.ane.faults.fix.edit import Value, blocks_of
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
 from mlprogram.ane.faults.fix.rewrites import mends_of
 from mlprogram.ane.laws.graph import ProgramGraph
+from mlprogram.ane.laws.report import LawReport
 from mlprogram.ane.laws.rule import Finding
-from mlprogram.errors import MLProgramError
+from mlprogram.errors import InvalidPackage, MLProgramError
 from mlprogram.package.container import Container, open_container
 from mlprogram.package.description import NUMPY
+from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package
 import numpy as np
 
@@ -31,17 +35,21 @@ import numpy as np
 TRIED = (3.0, -2.0, 0.5, 0.0, 1.0, -1.0, 2.0, 10.0, -10.0, 100.0, -100.0, 1e-3, -1e-3, 3e4, -3e4,
          -np.inf, np.inf)  # fmt: skip
 WHOLE = (-1, 3, -2, 0, 1, 2, 5)  # integers
-EXAMPLES = 3
+#: Faults without a rewrite, both readings of which the executor has (`arithmetic.toml`).
+READ = ("integers-beyond",)
+EXAMPLES, SHOWN = 3, 6
+RUNS = 400  # of an op alone, at most
 SMALL = 2  # the size of axes that are longer, so that an op of any size runs at once
 MOST = 1 << 20  # elements of an op that cannot be made smaller
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Examples of a fault: each has a value for every input, everywhere in it, and two results.
+    """Examples of a fault: for each a value of every input, everywhere in it, and two results.
 
     inputs: by name. gives: what comes out. should: what was meant. The results are those of the
-    first element that differs.
+    first element that differs. Where it takes unequal elements, there is one example, and they are
+    the first elements of its inputs, and of the results those that differ.
     """
 
     inputs: Mapping[str, tuple[float, ...]]
@@ -60,7 +68,13 @@ class Numbers:
 
 
 def _listed(values: tuple[float, ...]) -> str:
-    return ", ".join(f"{value + 0.0:.4g}" for value in values)
+    return ", ".join(map(_text, values))
+
+
+def _text(value: float) -> str:
+    """Whole numbers with all their digits, others with four."""
+    whole = np.isfinite(value) and value == round(value) and abs(value) < 1e9
+    return f"{value:,.0f}" if whole and value else f"{value + 0.0:.4g}"
 
 
 def _plain(values: tuple[float, ...]) -> list[float | str]:
@@ -73,55 +87,133 @@ def of(package: str | Path | Container, finding: Finding) -> Numbers | None:
     None where they cannot be computed, or do not differ on the values that are tried: of a fault
     that only a Mac shows, of a refusal, of an op that is too large. Raises InvalidPackage.
     """
+    place, rule = finding.places[0], finding.rule
     container = package if isinstance(package, Container) else open_container(package)
-    place, opened = finding.places[0], Package(container)
-    if place.function not in opened.functions:
+    opened = Package(container)
+    if place.function not in opened.functions or getattr(rule, "refuses", False):
         return None
     graph = ProgramGraph(opened, opened.functions[place.function])
-    operation = graph.makers.get(place.name)
     try:
-        mend = mends_of(finding.rule.id, graph, operation)[0]
-        return _examples(container, place.function, mend)
+        sides = _sides(rule.id, graph, graph.makers.get(place.name))
+        return sides.examples(container, place.function)
     except (Unmended, MLProgramError):
         return None
 
 
-def _examples(container: Container, function: str, mend: Mend) -> Numbers | None:
-    from mlprogram.ane.faults.fix.prove import alone, opened
-
-    model = alone(container, function, mend.operation, mend.inputs)
-    for spec in (_shrunk(model.spec), model.spec):
-        program = opened(replace(model, spec=spec), "main", "fp16")
-        size = max(prod(size or 1 for size in t.shape) for t in program.inputs.values())
-        if size <= MOST and (found := [*islice(_parting(program, mend), EXAMPLES)]):
-            values, gives, should = zip(*found, strict=True)
-            inputs = {name: tuple(v[name] for v in values) for name in program.inputs}
-            return Numbers(inputs, gives, should)
-    return None
+def add(report: LawReport) -> None:
+    """Give each finding of a report on files its numbers, where they can be computed."""
+    for found in report.findings:
+        with suppress(InvalidPackage):  # a part of a pipeline, whose own file is not opened
+            found.numbers = of(report.file(found.places[0]), found)
 
 
-def _parting(program, mend: Mend) -> Iterator[tuple[dict[str, float], float, float]]:
-    """Values of the inputs, what comes out and what should, where these differ."""
-    from mlprogram.ane.faults.fix.prove import meant
+def _sides(fault: str, graph: ProgramGraph, operation: Operation | None) -> "Sides":
+    """Raises Unmended for a fault whose numbers are not known."""
+    if operation is None or fault not in READ:
+        mend = mends_of(fault, graph, operation)[0]
+        return Sides(mend.operation, mend.inputs, mend)
+    inputs = [Value(name, graph.types[name]) for name in graph.computed(operation)]
+    if not inputs:
+        raise Unmended("it is computed of constants alone")
+    return Sides(operation, tuple(inputs))
 
-    ((name, _),) = mend.operation.outputs
-    types = program.inputs
-    shapes = {n: tuple(SMALL if s is None else s for s in t.shape) for n, t in types.items()}
-    dtypes = {n: np.dtype(NUMPY.get(t.dtype, t.dtype)) for n, t in types.items()}
-    tried = [_known_first(mend.values.get(n), d.kind == "f") for n, d in dtypes.items()]
-    for chosen in product(*tried):
-        values = dict(zip(types, chosen, strict=True))
-        arrays = {n: np.full(shapes[n], value, dtypes[n]) for n, value in values.items()}
+
+@dataclass(frozen=True)
+class Sides:
+    """An op, or those from `inputs` to it, and what it was meant to give.
+
+    mend: which knows what was; None for the op as it is described.
+    """
+
+    operation: Operation
+    inputs: tuple[Value, ...]
+    mend: Mend | None = None
+
+    def examples(self, container: Container, function: str) -> Numbers | None:
+        """Where both sides differ. Raises Unmended or InvalidPackage if the op does not run."""
+        from mlprogram.ane.faults.fix.prove import alone
+
+        model = alone(container, function, self.operation, self.inputs)
+        for spec in (_shrunk(model.spec), model.spec):
+            both = self._runners(replace(model, spec=spec))
+            size = max(prod(shape) for shape, _ in both.types.values())
+            if size > MOST:
+                return None
+            if found := [*islice(_parting(both, self._values(both.types)), EXAMPLES)]:
+                values, gives, should = zip(*found, strict=True)
+                return Numbers({n: tuple(v[n] for v in values) for n in both.types}, gives, should)
+            if ramp := _on_a_ramp(both):
+                return ramp
+        return None
+
+    def _runners(self, model: Container) -> "Runners":
+        from mlprogram.ane.faults.fix.prove import meant, opened
+
+        ((name, _),) = self.operation.outputs
+        program = opened(model, "main", "fp16")
+        described, mend = opened(model, "main", "fp16", "documented"), self.mend
+        types = {
+            n: (
+                tuple(SMALL if s is None else s for s in t.shape),
+                np.dtype(NUMPY.get(t.dtype, t.dtype)),
+            )
+            for n, t in program.inputs.items()
+        }
+
+        def should(arrays, dtype):
+            return described.predict(arrays)[name] if mend is None else meant(mend, arrays, dtype)
+
+        return Runners(types, lambda arrays: program.predict(arrays)[name], should)
+
+    def _values(self, types: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> list[list[float]]:
+        allowed = self.mend.values if self.mend else {}
+        return [_known_first(allowed.get(n), kind.kind == "f") for n, (_, kind) in types.items()]
+
+
+@dataclass(frozen=True)
+class Runners:
+    """What runs an op alone: types, the shape and dtype of each input; and both sides."""
+
+    types: Mapping[str, tuple[tuple[int, ...], np.dtype]]
+    gives: Callable[[Mapping[str, np.ndarray]], np.ndarray]
+    should: Callable[[Mapping[str, np.ndarray], np.dtype], np.ndarray]
+
+    def parting(self, arrays: Mapping[str, np.ndarray]) -> list[tuple[float, float]]:
+        """The elements that differ to three digits; none where a side does not run."""
         try:
-            found = program.predict(arrays)[name]
-            wanted = meant(mend, arrays, found.dtype)
+            found = self.gives(arrays)
+            wanted = self.should(arrays, found.dtype)
         except (MLProgramError, RuntimeError, IndexError):  # the executor's, torch's
-            continue
-        if found.shape != wanted.shape:
-            continue
-        pairs = zip(found.flat, wanted.flat, strict=True)
-        if apart := [(float(a), float(b)) for a, b in pairs if f"{a:.3g}" != f"{b:.3g}"]:
+            return []
+        if found.size != wanted.size:
+            return []
+        digits = 3 if found.dtype.kind == "f" else 12
+        pairs = zip(found.astype(float).flat, wanted.astype(float).flat, strict=True)
+        return [(a, b) for a, b in pairs if f"{a:.{digits}g}" != f"{b:.{digits}g}"]
+
+
+def _parting(both: Runners, tried: list[list[float]]) -> Iterator[tuple[dict, float, float]]:
+    """Values, each everywhere in its input, what comes out and what should, where these differ."""
+    for chosen in islice(product(*tried), RUNS):
+        values = dict(zip(both.types, chosen, strict=True))
+        arrays = {n: np.full(*both.types[n][:1], v, both.types[n][1]) for n, v in values.items()}
+        if apart := both.parting(arrays):
             yield values, *apart[0]
+
+
+def _on_a_ramp(both: Runners) -> Numbers | None:
+    """Both sides on floats of 1, 2, 3, ... or their hundreds, and on integers of -1, -2, ..., if
+    they differ there."""
+    for steep in (1, 100):
+        arrays = {}
+        for name, (shape, dtype) in both.types.items():
+            ramp = np.arange(1, prod(shape) + 1).reshape(shape)
+            arrays[name] = (ramp * steep if dtype.kind == "f" else -ramp).astype(dtype)
+        if apart := both.parting(arrays):
+            gives, should = zip(*apart[:SHOWN], strict=True)
+            first = {name: tuple(array.flat[:SHOWN].tolist()) for name, array in arrays.items()}
+            return Numbers(first, gives, should)
+    return None
 
 
 def _known_first(allowed: Iterable[float] | None, floats: bool) -> list[float]:

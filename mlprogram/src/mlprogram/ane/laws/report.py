@@ -135,8 +135,12 @@ class LawReport:
         file, _, line = place.line.rpartition(":")
         if file and line.isdecimal():
             return file, int(line)
+        return self.file(place), 0
+
+    def file(self, place: Place) -> str:
+        """The package of a place, as a path."""
         within = self.path != place.package and Path(self.path).is_dir()
-        return (str(Path(self.path) / place.package) if within else place.package), 0
+        return str(Path(self.path) / place.package) if within else place.package
 
     def _location(self, place: Place) -> dict:
         file, line = self._source(place)
@@ -184,7 +188,7 @@ def _block(group: list[Finding], width: int, named: bool, why: bool) -> str:
         text = printable(f"{package}{found.where}: {found.seen}".replace("\n", " "))
         paragraphs.append(_indented(text, width))
         if found.numbers:
-            paragraphs.append(_filled(printable(str(found.numbers)), width, "    "))
+            paragraphs.append(_filled(printable(found.numbers.text()), width, "    "))
     if group[shown:]:
         paragraphs.append(f"  and {len(group[shown:]):,} more")
     if why or severity != "note":

@@ -26,7 +26,7 @@ from mlprogram.ane.faults.fix import edit
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
 from mlprogram.ane.faults.fix.rewrites import mends_of, same_rewrite
 from mlprogram.ane.laws.graph import ProgramGraph
-from mlprogram.ane.laws.rule import Rule
+from mlprogram.ane.laws.rule import SEVERITIES, Rule, Severity
 from mlprogram.errors import InvalidInput
 from mlprogram.files import regular_files
 from mlprogram.package.container import Container, open_container, save
@@ -74,6 +74,24 @@ class FixReport:
     bytes: tuple[int, int] = (0, 0)
     tried: int = 0
     error: float = 0.0
+    _waiting: list[Treated] = field(default_factory=list, repr=False)
+
+    def leave(self, treated: Treated, reason: Unmended) -> None:
+        """Name an op as left; if it was before, the last reason counts."""
+        self.left = [one for one in self.left if replace(one, left="") != treated]
+        self.left.append(replace(treated, left=str(reason)))
+
+    def settle(self) -> None:
+        """Count what waited, and is found no more, as mended; what is mended is not left."""
+        left = {replace(one, left="") for one in self.left}
+        known = {*self.mended, *left}
+        self.mended += [one for one in dict.fromkeys(self._waiting) if one not in known]
+        self.left = [one for one in self.left if replace(one, left="") not in {*self.mended}]
+
+    def fails(self, level: Severity) -> bool:
+        """Whether something of this severity or a higher one is left."""
+        grave = SEVERITIES[: SEVERITIES.index(level) + 1]
+        return any(one.fault.severity in grave for one in self.left)
 
     def to_json(self) -> dict[str, Any]:
         """The report in plain JSON values."""
@@ -135,6 +153,7 @@ def fix(package: str | Path, out: str | Path, known: Mapping[str, Rule] | None =
         now = after
     else:
         raise InvalidInput(f"{path}: its faults come back {ROUNDS} times; nothing is written")
+    report.settle()
     if report.mended:
         save(now, out)
         report.out = out
@@ -147,12 +166,12 @@ Mends = dict[str, list[tuple[Treated, list[Mend]]]]  # by function
 
 
 def _mends(package: Package, known: Mapping[str, Rule], report: FixReport) -> Mends:
-    """The mendings of each function's faults; `report.left` has what there is none for.
+    """The mendings of each function's faults; what there is none for is left.
 
-    An op that two rewrites are for has the first one only, and the other in the next round.
+    An op that two rewrites are for has the first one only, and the other in the next round, if its
+    fault is still found there.
     """
     mends: Mends = {}
-    report.left = []
     for name, function in package.functions.items():
         graph, mends[name] = ProgramGraph(package, function), []
         claimed: dict[str, str] = {}  # ops, and the faults that they are rewritten for
@@ -167,11 +186,13 @@ def _mends(package: Package, known: Mapping[str, Rule], report: FixReport) -> Me
             try:
                 made = mends_of(rule.id, graph, seen.operation)
             except Unmended as reason:
-                report.left.append(replace(treated, left=str(reason)))
+                report.leave(treated, reason)
                 continue
             by = {claimed.setdefault(one.operation.name, rule.id) for one in made}
             if all(same_rewrite(rule.id, other) for other in by):
                 mends[name].append((treated, made))
+            else:
+                report._waiting.append(treated)
     return mends
 
 
@@ -196,7 +217,7 @@ def _keep_proven(after: Container, mends: Mends, report: FixReport) -> int:
                 for one in made:
                     prove_alone(after, function, one)
             except Unmended as reason:
-                report.left.append(replace(treated, left=str(reason)))
+                report.leave(treated, reason)
             else:
                 report.mended.append(treated)
                 mends[function].append((treated, made))

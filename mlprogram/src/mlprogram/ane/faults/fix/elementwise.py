@@ -2,10 +2,11 @@
 
 from math import inf, pi
 
-from mlprogram.ane.faults.fix.mend import FINITE, At, Mend, Unmended
+from mlprogram.ane.faults.fix.mend import FINITE, At, Mend, Rewrite, Unmended
 from mlprogram.package.function import Operation
 import numpy as np
 
+LARGEST = float(np.finfo(np.float32).max)  # what stands for no bound in single precision
 WHOLE = (-7, -3, -2, -1, 0, 1, 2, 3, 7)
 #: The ops that follow the `atan` of coremltools 9.0's atan2.
 AFTER_ATAN = ("add", "sub", "mul", "add", "mul", "add")
@@ -58,22 +59,22 @@ def reciprocal_epsilon(at: At) -> Mend:
 
 
 def infinite_clip(at: At) -> Mend:
-    """clip(x) with an infinite bound -> maximum or minimum with the finite one."""
+    """clip(x) with a bound that is infinite, or the largest number -> maximum or minimum."""
     import torch
 
     x, low, high = at.value("x"), at.setting("alpha", -inf), at.setting("beta", inf)
-    finite = {"maximum": low, "minimum": high}
-    finite = {kind: bound for kind, bound in finite.items() if np.isfinite(bound)}
+    bounds = {"maximum": low, "minimum": high}
+    finite = {kind: bound for kind, bound in bounds.items() if abs(bound) < LARGEST}
     if len(finite) == 2:
         raise Unmended("its bounds are finite")
     result = at.make.op("identity", {"x": x}) if not finite else x
     for kind, bound in finite.items():
         result = at.make.op(kind, {"x": x, "y": float(bound)})
-    return at.mend(result, [x], lambda x: torch.clamp(x, low, high))
+    return at.mend(result, [x], lambda x: torch.clamp(x, low, high), values={x.name: FINITE})
 
 
-def atan2_zero(at: At) -> Mend:
-    """coremltools 9.0's ops of atan2(y, x) -> fewer ops, right where y is 0 and x negative.
+def atan2(at: At) -> Mend:
+    """coremltools 9.0's ops of atan2(y, x) -> others, right where y is 0 or x near it.
 
     The sign of a zero is not read: atan2(-0.0, -1) is pi, as Apple's later converter has it.
     """
@@ -93,8 +94,9 @@ def atan2_zero(at: At) -> Mend:
     half = make.op("mul", {"x": make.op("sign", {"x": y}), "y": pi / 2})
     elsewhere = make.op("mul", {"x": around, "y": make.op("sub", {"x": 1.0, "y": at_pole})})
     result = make.op("add", {"x": elsewhere, "y": make.op("mul", {"x": half, "y": at_pole})})
-    values = {y.name: FINITE, x.name: FINITE}
-    return at.mend(result, [y, x], lambda y, x: torch.atan2(y + 0.0, x + 0.0), values=values)
+    tiny = (*FINITE, 1e-9, -1e-9)
+    return at.mend(result, [y, x], lambda y, x: torch.atan2(y + 0.0, x + 0.0),
+                   values={y.name: tiny, x.name: tiny})  # fmt: skip
 
 
 def _end_of_atan2(at: At) -> Operation:
@@ -109,7 +111,16 @@ def _end_of_atan2(at: At) -> Operation:
     return divided
 
 
-REWRITES = {
-    "pow-two": pow_two, "mod-sign": mod_sign, "reciprocal-epsilon": reciprocal_epsilon,
-    "atan2-zero": atan2_zero,
+def root_of_square(at: At) -> Mend:
+    """The identity that coremltools makes of sqrt(x ** 2) -> abs(x)."""
+    import torch
+
+    x = at.value("x")
+    return at.mend(at.make.op("abs", {"x": x}), [x], torch.abs)
+
+
+REWRITES: dict[str, Rewrite] = {
+    "pow-two": pow_two, "mod-sign": mod_sign, "roll-negative": mod_sign,
+    "reciprocal-epsilon": reciprocal_epsilon, "atan2-zero": atan2,
+    "root-of-square": root_of_square,
 }  # fmt: skip

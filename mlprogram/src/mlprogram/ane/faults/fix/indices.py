@@ -1,9 +1,9 @@
-"""Exact rewrites of ops that move elements: gathers, slices, selects; of products of vectors."""
+"""Exact rewrites of ops that move elements: gathers, slices, squeezes, selects."""
 
 from math import prod
 
-from mlprogram.ane.faults.fix.edit import Value, broadcast
-from mlprogram.ane.faults.fix.mend import At, Mend, Unmended
+from mlprogram.ane.faults.fix.edit import Value
+from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 import numpy as np
 
 
@@ -56,8 +56,38 @@ def gather_bool(at: At) -> Mend:
 
 def _places(at: At) -> dict[str, range]:
     """Indices that there are, whichever the axis."""
+    if "indices" not in at.operation.inputs:
+        return {}
     indices, x = at.value("indices"), at.value("x")
     return {indices.name: range(min((size or 1 for size in x.type.shape), default=1))}
+
+
+def narrowed(at: At) -> list[Mend]:
+    """A gather or squeeze of int32 that are cast to 16 bits for it, and back -> of the int32."""
+    from mlprogram.ops import OPS
+
+    source = at.value("x", at.maker("x", at.operation))
+    ((name, type_),) = at.operation.outputs
+    readers = at.graph.readers.get(name, [])
+    if not readers or name in at.graph.outputs or {r.type for r in readers} != {"cast"}:
+        raise Unmended("what it makes is not cast back alone")
+    op, keys = OPS[at.operation.type], [*at.operation.inputs]
+    static = {key: at.setting(key) for key in keys if key in op.static}
+    tensors = [key for key in keys if key not in op.static]
+
+    def meant(*given):
+        return op.function(**dict(zip(tensors, given, strict=True)), **static)
+
+    mends = []
+    for reader in readers:
+        here = at.near(reader)
+        given = {key: here.value(key, at.operation) for key in keys} | {"x": source}
+        moved = here.make.op(at.operation.type, given, source.type.dtype, type_.shape)
+        if reader.outputs[0][1].dtype != source.type.dtype:
+            moved = here.make.op("cast", {"x": moved, "dtype": reader.outputs[0][1].dtype})
+        values = {source.name: (-40_000, -1, 0, 3, 70_000)} | _places(at)
+        mends.append(here.mend(moved, [given[key] for key in tensors], meant, values=values))
+    return mends
 
 
 def slice_last_backwards(at: At) -> Mend:
@@ -82,39 +112,6 @@ def squeeze_wide(at: At) -> Mend:
     return at.as_described(at.make.op("identity", {"x": x}))
 
 
-def matmul_vector(at: At) -> Mend:
-    """A matmul with a vector -> with a matrix of one row or column, which the product drops."""
-    import torch
-
-    x, y = at.value("x"), at.value("y")
-    row, column = (len(one.type.shape) == 1 for one in (x, y))
-    left, right = _raised(at, x, 0) if row else x, _raised(at, y, 1) if column else y
-    across, down = (bool(at.setting(f"transpose_{key}", False)) for key in "xy")
-    flags = {"transpose_x": across and not row, "transpose_y": down and not column}
-    batch = broadcast([left.type.shape[:-2], right.type.shape[:-2]])
-    rows = left.type.shape[-1 if flags["transpose_x"] else -2]
-    columns = right.type.shape[-2 if flags["transpose_y"] else -1]
-    given = {"x": left, "y": right, **flags}
-    product = at.make.op("matmul", given, at.type.dtype, (*batch, rows, columns))
-    axes = np.array([-2] * row + [-1] * column, np.int32)
-    kept = (*batch, *[rows] * (not row), *[columns] * (not column))
-    result = at.make.op("squeeze", {"x": product, "axes": axes}, shape=kept)
-
-    def meant(x, y):
-        x = x.mT if flags["transpose_x"] else x
-        return torch.matmul(x, y.mT if flags["transpose_y"] else y)
-
-    values = {one.name: (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0) for one in (x, y)}
-    return at.mend(result, [x, y], meant, values=values, sums=True)
-
-
-def _raised(at: At, vector: Value, axis: int) -> Value:
-    (size,) = vector.type.shape
-    shape = (1, size) if axis == 0 else (size, 1)
-    given = {"x": vector, "axes": np.array([axis], np.int32)}
-    return at.make.op("expand_dims", given, shape=shape)
-
-
 def select_broadcast(at: At) -> Mend:
     """A select that broadcasts -> of operands that are tiled to the whole shape."""
     whole = at.type.shape
@@ -137,9 +134,9 @@ def _tiled(at: At, value: Value, whole: tuple[int, ...]) -> Value:
     return at.make.op("tile", {"x": value, "reps": np.array(reps, np.int32)}, shape=whole)
 
 
-REWRITES = {
+REWRITES: dict[str, Rewrite] = {
     "gather-negative": gather_negative, "gather-unvalidated": gather_unvalidated,
     "gather-bool": gather_bool, "slice-last-backwards": slice_last_backwards,
-    "squeeze-wide": squeeze_wide, "matmul-vector": matmul_vector,
-    "select-broadcast": select_broadcast,
+    "squeeze-wide": squeeze_wide, "select-broadcast": select_broadcast,
+    "unsigned-data": narrowed, "gather-narrowed": narrowed, "squeeze-narrowed": narrowed,
 }  # fmt: skip

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from mlprogram.ane.faults.fix.edit import Maker
 from mlprogram.ane.faults.fix.elementwise import infinite_clip
-from mlprogram.ane.faults.fix.mend import At, Mend, Unmended
+from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
+from mlprogram.ane.faults.fix.reductions import SCORES
 from mlprogram.package.function import Operation
 import numpy as np
 
@@ -13,7 +13,6 @@ import numpy as np
 #: and a score of up to their difference stays closed.
 CLOSED, LOWEST = -40_000.0, -20_000.0
 MOST = 1 << 22  # bytes of a mask that is written into the program; the weight file keeps its own
-SCORES = (0.0, 1.0, -1.0, 0.5, -2.5, 10.0, -10.0, 100.0, -100.0)
 
 #: Ops that hand a masked score on, each element for itself.
 BETWEEN = frozenset(
@@ -26,13 +25,17 @@ def non_finite(at: At) -> list[Mend]:
     """A constant that is not finite -> what reads it, with a finite one."""
     mends: dict[str, Mend] = {}
     for reader in at.graph.readers.get(at.operation.name, []):
-        make = Maker(f"{reader.name}_mended", {*at.graph.types})
-        here = At(at.graph, reader, make)
+        here = at.near(reader)
         made = [infinite_clip(here)] if reader.type == "clip" else mask_infinite(here)
         mends |= {one.operation.name: one for one in made}
     if not mends:
         raise Unmended("nothing reads it")
     return [*mends.values()]
+
+
+def sentinel_added(at: At) -> list[Mend]:
+    """A softmax of rows that a constant mask closes throughout -> with a finite mask."""
+    return mask_infinite(at.near(at.maker("x", at.operation)))
 
 
 def mask_infinite(at: At) -> list[Mend]:
@@ -79,13 +82,35 @@ def _bounded(at: At) -> Mend:
 def _raised(at: At, softmax: Operation) -> Mend:
     import torch
 
-    make = Maker(f"{softmax.name}_mended", {*at.graph.types})
-    here = At(at.graph, softmax, make)
-    x, axis = here.value("x"), int(here.setting("axis", -1))
+    here = at.near(softmax)
+    x, axis, make = here.value("x"), int(here.setting("axis", -1)), here.make
     raised = make.op("maximum", {"x": x, "y": LOWEST})
     result = make.op("softmax", {"x": raised, "axis": axis})
     values = {x.name: (*SCORES, CLOSED)}
     return here.mend(result, [x], lambda x: torch.softmax(x, axis), values=values, sums=True)
+
+
+def mask_of_bools(at: At) -> Mend:
+    """Attention's mask of 0 and 1 that is added to the scores -> one that closes where it is 0."""
+    import torch
+
+    total, lowest = at.maker("x", at.operation), torch.finfo(torch.float32).min
+    scores, mask, axis = at.value("x", total), at.value("y", total), int(at.setting("axis", -1))
+    known, make = at.graph.constant(mask.name), at.make
+    if known is not None:
+        closed = make.constant((known.array().astype(np.float32) - 1) * -CLOSED, mask.type.dtype)
+    else:
+        mask = at.value("x", at.maker("y", total))
+        ones = make.op("cast", {"x": mask, "dtype": scores.type.dtype}, scores.type.dtype)
+        closed = make.op("mul", {"x": make.op("sub", {"x": ones, "y": 1.0}), "y": -CLOSED})
+    masked = make.op("add", {"x": scores, "y": closed})
+    raised = make.op("maximum", {"x": masked, "y": LOWEST})
+    result = make.op("softmax", {"x": raised, "axis": axis})
+
+    def meant(scores, mask):
+        return torch.softmax(torch.where(mask != 0, scores, lowest), axis)
+
+    return at.mend(result, [scores, mask], meant, values={scores.name: SCORES}, sums=True)
 
 
 def _softmaxes(at: At) -> list[Operation]:
@@ -108,4 +133,7 @@ def _softmaxes(at: At) -> list[Operation]:
     return [*found.values()]
 
 
-REWRITES = {"non-finite": non_finite}
+REWRITES: dict[str, Rewrite] = {
+    "non-finite": non_finite, "sentinel-added": sentinel_added,
+    "sentinel-multiplied": mask_infinite, "attention-mask-added": mask_of_bools,
+}  # fmt: skip

@@ -50,6 +50,11 @@ class At:
         self.graph, self.operation, self.make = graph, operation, make
         self._unnamed: dict[str, Constant] = {}  # constants that the program has in an op itself
 
+    def near(self, operation: Operation) -> "At":
+        """The same for another op of the function."""
+        maker = Maker(f"{operation.name}_mended", {*self.graph.types})
+        return At(self.graph, operation, maker)
+
     @property
     def type(self) -> TensorType:
         """The declared type of the op's output."""
@@ -75,16 +80,23 @@ class At:
         given = {key: item for key, item in given.items() if item is not None}
         return self.make.op(self.operation.type, given, self.type.dtype, self.type.shape)
 
-    def as_described(self, result: Value, **how: Any) -> Mend:
-        """The mending of an op that is meant as it is described, which the executor computes."""
+    def as_described(
+        self, result: Value, instead: Mapping[str, np.ndarray] | None = None, **how: Any
+    ) -> Mend:
+        """The mending of an op that is meant as it is described, which the executor computes.
+
+        instead: constants that are meant in the place of those that there are.
+        """
         from mlprogram.ops import OPS
+        import torch
 
         op, keys = OPS[self.operation.type], [*self.operation.inputs]
-        static = {key: self.setting(key) for key in keys if key in op.static}
-        tensors = [key for key in keys if key not in op.static]
+        fixed: dict[str, Any] = {key: self.setting(key) for key in keys if key in op.static}
+        fixed |= {key: torch.from_numpy(array) for key, array in (instead or {}).items()}
+        tensors = [key for key in keys if key not in fixed]
 
         def meant(*given):
-            return op.function(**dict(zip(tensors, given, strict=True)), **static)
+            return op.function(**dict(zip(tensors, given, strict=True)), **fixed)
 
         return self.mend(result, [self.value(key) for key in tensors], meant, **how)
 
@@ -157,3 +169,7 @@ def _tensor(constant: Constant):
 
     array = constant.array()
     return torch.from_numpy(array.astype(np.float32 if array.dtype.kind == "f" else array.dtype))
+
+
+#: What mends one fault, called with the op that it was found at; raises Unmended where it cannot.
+Rewrite = Callable[[At], Mend | list[Mend]]

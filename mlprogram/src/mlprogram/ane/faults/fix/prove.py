@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, get_args
 
 from mlprogram.ane.faults.fix import edit
 from mlprogram.ane.faults.fix.edit import Value
 from mlprogram.ane.faults.fix.mend import FINITE, Mend, Unmended
+from mlprogram.arithmetic import Semantics
 from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.package.container import Container
 from mlprogram.package.description import NUMPY
@@ -70,11 +71,16 @@ def alone(
 
 
 def prove_alone(container: Container, function: str, mend: Mend) -> None:
-    """Hold the new ops against what was meant, on edges. Raises Unmended where they part.
+    """Hold the new ops against what was meant, on edges, by both readings of Core ML's arithmetic.
 
-    container: of the rewritten model.
+    container: of the rewritten model. Raises Unmended where they part.
     """
-    program = opened(alone(container, function, mend.operation, mend.inputs), "main", "fp16")
+    model = alone(container, function, mend.operation, mend.inputs)
+    for semantics in get_args(Semantics):
+        _prove_reading(opened(model, "main", "fp16", semantics), mend)
+
+
+def _prove_reading(program, mend: Mend) -> None:
     ((name, type_),) = mend.operation.outputs
     for open_size in OPEN:
         try:
@@ -185,11 +191,13 @@ def prove_whole(before: Container, after: Container, function: str, mends: Itera
     return Proof(tried, worst)
 
 
-def opened(container: Container, function: str, precision: str) -> Any:
-    """A function of a model as `MLProgram`, op by op."""
+def opened(
+    container: Container, function: str, precision: str, semantics: Semantics = "reported"
+) -> Any:
+    """A function of a model as `MLProgram`, op by op, by default as Core ML is reported to be."""
     from mlprogram.run.program import MLProgram
 
-    return MLProgram(container, function, precision).plain()
+    return MLProgram(container, function, precision, semantics=semantics).plain()
 
 
 def _as_meant(container: Container, function: str, mends: list[Mend], precision: str) -> Any:
@@ -260,15 +268,15 @@ def _inputs(program, flags: set[str]) -> Iterator[tuple[str, dict[str, np.ndarra
 
 def _run(program, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs of each call, and the states after the last one."""
-    state = program.make_state() if program.states else None
+    state: Any = program.make_state() if program.states else None
     found: dict[str, np.ndarray] = {}
     for step in range(1 if state is None else STEPS):
         for name, value in program.predict(arrays, state).items():
             value = [*value.values()] if isinstance(value, dict) else value  # of a classifier
             if not isinstance(value, str):
                 found[f"{name} of call {step + 1}" if step else name] = np.asarray(value)
-    for name in () if state is None else program.states:
-        found[f"state {name}"] = state.read_state(name)
+    if state is not None:
+        found |= {f"state {name}": state.read_state(name) for name in program.states}
     return found
 
 

@@ -3,10 +3,11 @@
 from math import sqrt
 
 from mlprogram.ane.faults.fix.edit import Value
-from mlprogram.ane.faults.fix.mend import FINITE, At, Mend, Unmended
+from mlprogram.ane.faults.fix.mend import FINITE, At, Mend, Rewrite, Unmended
 import numpy as np
 
 CLOSED = -40_000.0  # what a mask adds to a score that does not count
+SCORES = (0.0, 1.0, -1.0, 0.5, -2.5, 10.0, -10.0, 100.0, -100.0)
 
 
 def band_infinite(at: At) -> Mend:
@@ -124,9 +125,26 @@ def attention(at: At) -> Mend:
     return at.mend(result, given, scaled_dot_product_attention, values=values, sums=True, ulps=8)
 
 
-REWRITES = {
-    "band-infinite": band_infinite, "rms-norm-epsilon": rms_norm_epsilon,
-    "log-sum-exp": log_sum_exp, "attention-mask-ignored": attention,
+def log_softmax(at: At) -> Mend:
+    """log(softmax(x)) -> x - m - log(sum(exp(x - m))), m the largest of x."""
+    import torch
+
+    softmax = at.maker("x", at.operation)
+    x, axis = at.value("x", softmax), int(at.setting("axis", -1, softmax))
+    rank = len(x.type.shape)
+    kept = tuple(1 if i == axis % rank else size for i, size in enumerate(x.type.shape))
+    make, over = at.make, {"axes": np.array([axis], np.int32), "keep_dims": True}
+    moved = make.op("sub", {"x": x, "y": make.op("reduce_max", {"x": x, **over}, shape=kept)})
+    total = make.op("reduce_sum", {"x": make.op("exp", {"x": moved}), **over}, shape=kept)
+    log = make.op("log", {"x": total, "epsilon": np.float32(0)})
+    result = make.op("sub", {"x": moved, "y": log})
+    return at.mend(result, [x], lambda x: torch.log_softmax(x, axis), values={x.name: SCORES})
+
+
+REWRITES: dict[str, Rewrite] = {
+    "band-infinite": band_infinite,
+    "rms-norm-epsilon": rms_norm_epsilon, "log-sum-exp": log_sum_exp,
+    "log-of-softmax": log_softmax, "attention-mask-ignored": attention,
     "attention-large-heads": attention, "attention-cpu": attention,
     "attention-mask-flexible": attention,
 }  # fmt: skip

@@ -1,18 +1,23 @@
 """The exact rewrites that there are, by the id of the fault that they mend."""
 
-from collections.abc import Callable
-
-from mlprogram.ane.faults.fix import elementwise, indices, masks, reductions, windows
+from mlprogram.ane.faults.fix import (
+    elementwise,
+    indices,
+    masks,
+    products,
+    reductions,
+    windows,
+)
 from mlprogram.ane.faults.fix.edit import Maker
-from mlprogram.ane.faults.fix.mend import At, Mend, Unmended
+from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.package.function import Operation
 
-#: Each is called with the op that the fault was found at, and raises Unmended where it cannot.
-REWRITES: dict[str, Callable[[At], Mend | list[Mend]]] = {
+REWRITES: dict[str, Rewrite] = {
     **elementwise.REWRITES,
     **indices.REWRITES,
     **masks.REWRITES,
+    **products.REWRITES,
     **reductions.REWRITES,
     **windows.REWRITES,
 }

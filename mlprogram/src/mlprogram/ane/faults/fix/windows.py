@@ -3,7 +3,7 @@
 from typing import Any
 
 from mlprogram.ane.faults.fix.edit import Value
-from mlprogram.ane.faults.fix.mend import At, Mend, Unmended
+from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 import numpy as np
 
 #: Numbers whose products and sums half precision holds.
@@ -69,6 +69,42 @@ def max_pool_padding(at: At) -> Mend:
     return at.mend(result, [x], meant, values={x.name: MODEST})
 
 
+def average_overhang(at: At) -> Mend:
+    """An average over windows that hang over the padded input -> over the elements within it."""
+    import torch
+
+    x, pads, made = at.value("x"), [*(at.setting("pad") or [])], at.type.shape[2:]
+    kernel = at.setting("kernel_sizes")
+    strides, rank = at.setting("strides") or [1] * len(kernel), len(kernel)
+    kind = at.setting("pad_type", "valid")
+    pads = [0] * 2 * rank if kind == "valid" or not pads else pads
+    if None in x.type.shape[2:] or None in made or kind not in ("valid", "custom"):
+        raise Unmended("its padding is not in numbers, or a size is open")
+    if pads[::2] != pads[1::2]:
+        raise Unmended("it is padded unevenly")
+    wide: list[int] = []
+    shares: list[np.ndarray] = []
+    for axis, (size, count) in enumerate(zip(x.type.sizes[2:], at.type.sizes[2:], strict=True)):
+        begins = np.arange(count) * strides[axis]
+        whole = size + pads[2 * axis] + pads[2 * axis + 1]
+        over = max(0, int(begins[-1]) + kernel[axis] - whole)
+        wide += [pads[2 * axis], pads[2 * axis + 1] + over]
+        shares.append(kernel[axis] / (np.minimum(begins + kernel[axis], whole) - begins))
+    factor = shares[0]
+    for share in shares[1:]:
+        factor = factor[..., None] * share
+    nothing = {"pad": np.zeros(2 * rank, np.int32), "pad_type": "valid", "ceil_mode": False}
+    mean = at.again(x=_padded(at, x, wide), **nothing)
+    result = at.make.op("mul", {"x": mean, "y": factor[None, None]})
+    pool = {1: torch.nn.functional.avg_pool1d, 2: torch.nn.functional.avg_pool2d,
+            3: torch.nn.functional.avg_pool3d}[rank]  # fmt: skip
+
+    def meant(x):
+        return pool(x, kernel, strides, pads[::2], True)
+
+    return at.mend(result, [x], meant, values={x.name: MODEST}, sums=True)
+
+
 def conv_transpose_uneven(at: At) -> Mend:
     """A transposed convolution that is cut unevenly -> uncut, and sliced."""
     pads, shape = at.setting("pad"), at.type.shape
@@ -106,8 +142,9 @@ def _summed(at: At, result: Value) -> Mend:
     return at.as_described(result, values=values, sums=True)
 
 
-REWRITES = {
+REWRITES: dict[str, Rewrite] = {
     "conv-corner": padded_before, "avg-pool-seven": padded_before,
     "pool-same-lower": pool_same_lower, "max-pool-padding": max_pool_padding,
     "conv-transpose-uneven": conv_transpose_uneven, "instance-norm-volume": instance_norm_volume,
+    "average-overhang": average_overhang,
 }  # fmt: skip

@@ -53,6 +53,12 @@ def each(graph: ProgramGraph, *types: str) -> Iterator[Operation]:
     return (operation for operation in graph.operations if operation.type in types)
 
 
+def made_by(graph: ProgramGraph, operation: Operation, key: str, type_: str) -> Operation | None:
+    """The op of a type that made an input; None if another did."""
+    maker = graph.maker(graph.item(operation, key))
+    return maker if maker is not None and maker.type == type_ else None
+
+
 def generation(graph: ProgramGraph) -> int:
     """The iOS that a function's opset came with: "CoreML8" -> 18, "CoreML9" -> 26; 0 if unknown."""
     match = re.fullmatch(r"CoreML(\d+)", graph.function.opset)

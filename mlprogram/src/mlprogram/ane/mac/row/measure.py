@@ -1,9 +1,10 @@
 """Measure a device row: each package on each set of compute units, in child processes.
 
 `mlprogram.ane.mac.probe` is the child's program: it compiles, loads twice, asks for the plan, and
-predicts 20 times on random inputs. Zeros would flatter the engine: it takes a third of the power
-for them, and an M6 a tenth less time (751K/apple-neural-engine-monitor). A child that dies or hangs
-on one set of units leaves those before it measured; those behind it are asked of a new child.
+predicts 20 times on random inputs. Zeros would flatter the engine: an M4 took a third of the power
+for them, and an M6 a tenth to a fifth less time (751K/apple-neural-engine-monitor). A child that
+dies or hangs on one set of units leaves those before it measured; those behind it are asked of a
+new child.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ import time
 
 from mlprogram import Pipeline, __version__, machine
 from mlprogram.ane.mac import child
-from mlprogram.ane.mac.compiler import read_faults
+from mlprogram.ane.mac.compiler import read_failures
 from mlprogram.ane.mac.plan import CoreMLPlan
 from mlprogram.ane.mac.residency import expected_outputs, held_rows, request_for
 from mlprogram.ane.mac.row.form import (
@@ -183,7 +184,7 @@ class _Asked:
         for event in outcome.find("watched"):
             self.watched |= _figures(event["said"])
         # Its causes are another's words, and may hold anything.
-        self.faults += [replace(fault, causes=()).line() for fault in read_faults(outcome.said)]
+        self.faults += [replace(fault, causes=()).line() for fault in read_failures(outcome.said)]
         if (plan := _plan(outcome, "CPU_AND_NE")).ops:
             self.agreed = plan.agreement(self.placement)
 
