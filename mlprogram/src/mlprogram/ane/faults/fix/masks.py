@@ -38,6 +38,11 @@ def sentinel_added(at: At) -> list[Mend]:
     return mask_infinite(at.near(at.maker("x", at.operation)))
 
 
+def mask_overflows(at: At) -> list[Mend]:
+    """A sum or product with a constant that half precision lacks, cast to it -> with one it has."""
+    return mask_infinite(at.near(at.maker("x", at.operation)))
+
+
 def mask_infinite(at: At) -> list[Mend]:
     """An op with a constant of less than half precision has -> a finite constant, and a bound
     before each softmax that it reaches, so that rows closed altogether stay even."""
@@ -135,5 +140,6 @@ def _softmaxes(at: At) -> list[Operation]:
 
 REWRITES: dict[str, Rewrite] = {
     "non-finite": non_finite, "sentinel-added": sentinel_added,
-    "sentinel-multiplied": mask_infinite, "attention-mask-added": mask_of_bools,
+    "sentinel-multiplied": mask_infinite, "mask-overflows": mask_overflows,
+    "attention-mask-added": mask_of_bools,
 }  # fmt: skip
