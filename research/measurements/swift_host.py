@@ -1,6 +1,6 @@
 """What the Swift host itself costs: microseconds and allocations a token, and no growth of memory.
 
-    ANE_BOOK_SWIFT_BINARY=... python research/measurements/swift_host.py
+    ANE_BOOK_TEST_HOST=... python research/measurements/swift_host.py
 
 The programs answer at once, with zeros, so all that is left is the host's: the embedding's row,
 masks, rotary rows, the cache's rows, the largest of V logits, text. Allocations are counted by a
@@ -43,8 +43,8 @@ __attribute__((destructor)) static void report(void) { fprintf(stderr, "%lu", ca
 
 
 def run(folder: Path, tokens: int, **environment: str) -> tuple[dict, str]:
-    binary = shlex.split(os.environ["ANE_BOOK_SWIFT_BINARY"])
-    command = [*binary, "host-cost", str(folder), "--max-tokens", str(tokens)]
+    binary = shlex.split(os.environ["ANE_BOOK_TEST_HOST"])
+    command = [*binary, "host-cost", str(folder), str(tokens)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env=os.environ | environment
     )

@@ -1,6 +1,6 @@
 """The tokenizer in Swift beside `tokenizers` in Python: seconds to open, megabytes a second.
 
-    ANE_BOOK_SWIFT_BINARY=... python research/measurements/swift_tokenizer.py
+    ANE_BOOK_TEST_HOST=... python research/measurements/swift_tokenizer.py
 
 SmolLM2's tokenizer over the book's pages, each of the two in a process of its own on one thread,
 in turns; medians. The ids are compared first. Kept in research/measurements/swift-tokenizer.json.
@@ -52,7 +52,7 @@ def run(command: list, text: Path) -> dict:
 
 def main() -> None:
     started = moment()
-    binary = shlex.split(os.environ["ANE_BOOK_SWIFT_BINARY"])
+    binary = shlex.split(os.environ["ANE_BOOK_TEST_HOST"])
     tokenizer = open_source(weights_file()).tokenizer().json
     pages = sorted((Path(__file__).parents[2] / "book").glob("*.md"))
     with tempfile.TemporaryDirectory() as name:

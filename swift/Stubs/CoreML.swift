@@ -20,9 +20,28 @@ open class MLModel: NSObject {
     open func prediction(from inputFeatures: any MLFeatureProvider, using state: MLState, options: MLPredictionOptions) throws -> any MLFeatureProvider { fatalError() }
     // documentation/coreml/mlmodel/makestate()
     public func makeState() -> MLState { fatalError() }
+    // documentation/coreml/mlmodel/availablecomputedevices (not read)
+    public class var availableComputeDevices: [MLComputeDevice] { fatalError() }
     // documentation/coreml/mlmodel/modeldescription
     open var modelDescription: MLModelDescription { fatalError() }
 }
+
+// documentation/coreml/mlcomputedevice
+public enum MLComputeDevice {
+    // documentation/coreml/mlcomputedevice/cpu(_:)
+    case cpu(MLCPUComputeDevice)
+    // documentation/coreml/mlcomputedevice/gpu(_:)
+    case gpu(MLGPUComputeDevice)
+    // documentation/coreml/mlcomputedevice/neuralengine(_:)
+    case neuralEngine(MLNeuralEngineComputeDevice)
+}
+
+// documentation/coreml/mlcpucomputedevice (not read)
+open class MLCPUComputeDevice: NSObject {}
+// documentation/coreml/mlgpucomputedevice (not read)
+open class MLGPUComputeDevice: NSObject {}
+// documentation/coreml/mlneuralenginecomputedevice (not read)
+open class MLNeuralEngineComputeDevice: NSObject {}
 
 // documentation/coreml/mlmodeldescription
 open class MLModelDescription: NSObject {

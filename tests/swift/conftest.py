@@ -1,4 +1,4 @@
-"""The command `anebook`, built from this checkout, for tests that hold it to Python."""
+"""What is built of this checkout in Swift, for tests that hold it to Python."""
 
 import os
 from pathlib import Path
@@ -20,3 +20,9 @@ def anebook() -> list[str]:
         pytest.skip("no swift on PATH")
     subprocess.run(["swift", "build", "-c", "release"], cwd=ROOT, check=True)
     return [str(ROOT / ".build" / "release" / "anebook")]
+
+
+@pytest.fixture(scope="session")
+def test_host(anebook) -> list[str]:
+    """The command line of AneBookTestHost, which lies beside `anebook`."""
+    return [*anebook[:-1], str(Path(anebook[-1]).with_name("AneBookTestHost"))]

@@ -27,14 +27,16 @@ OTHERS = [
 
 
 def answers(
-    anebook: list[str], questions: list[tuple[ChatSegments, list[dict]]], today: date | None = None
+    test_host: list[str],
+    questions: list[tuple[ChatSegments, list[dict]]],
+    today: date | None = None,
 ) -> list[dict]:
     day = {"today": [today.year, today.month, today.day]} if today else {}
     lines = [
         json.dumps({"segments": segments.model_dump(), "messages": messages, **day})
         for segments, messages in questions
     ]
-    command = [*anebook, "template"]
+    command = [*test_host, "template"]
     done = subprocess.run(command, input="\n".join(lines).encode(), capture_output=True, check=True)
     return [json.loads(line) for line in done.stdout.split(b"\n") if line]
 
@@ -46,7 +48,7 @@ def joined(segments: ChatSegments, messages: list[dict], today: date | None = No
         return {"error": str(error)}
 
 
-def test_swift_renders_as_the_template(anebook):
+def test_swift_renders_as_the_template(test_host):
     questions, rendered = [], []
     text = TextProcess()
     for name, entry in TEMPLATES.items():
@@ -62,10 +64,10 @@ def test_swift_renders_as_the_template(anebook):
                 assert expected == {"text": jinja}
             rendered.append(expected)
     assert sum("text" in expected for expected in rendered) > 1500
-    assert answers(anebook, questions) == rendered
+    assert answers(test_host, questions) == rendered
 
 
-def test_the_date_is_written_as_pythons(anebook):
+def test_the_date_is_written_as_pythons(test_host):
     """Each month and each day of a week, in every form that segments may have."""
     form = "%a %A, %d.%m. %b %B %Y %y \u0301"
     texts = {"start": f"x{form}", "reply": f"{form}{form}", "next": "%d", "end": form}
@@ -76,19 +78,19 @@ def test_the_date_is_written_as_pythons(anebook):
     for today in [*days, date(1999, 12, 31), date(2000, 2, 29)]:
         expected = [joined(segments, messages, today) for messages in conversations]
         questions = [(segments, messages) for messages in conversations]
-        assert answers(anebook, questions, today) == expected
+        assert answers(test_host, questions, today) == expected
     template = (FOLDER / "llama-3.2.jinja").read_text(encoding="utf-8")
     llama = find_segments(template, TextProcess(), "<s>", "</s>")
     assert llama.date == "%d %b %Y"
-    assert answers(anebook, [(llama, conversations[0])]) == [joined(llama, conversations[0])]
+    assert answers(test_host, [(llama, conversations[0])]) == [joined(llama, conversations[0])]
 
 
 @pytest.mark.parametrize("fields", OTHERS)
-def test_every_field_is_pythons(fields, anebook):
+def test_every_field_is_pythons(fields, test_host):
     texts = {"start": "\u0301<", "reply": "r\r", "next": "\nn", "end": "\0>"}
     segments = ChatSegments(**texts, **fields)
     conversations = list(islice(random_conversations(["x", "\u0301", "\r"], seed="fields"), 300))
     conversations += [[], conversations[0] * 2, [{"role": "tool", "content": "a"}]]
     questions = [(segments, messages) for messages in conversations]
     expected = [joined(segments, messages) for messages in conversations]
-    assert answers(anebook, questions) == expected
+    assert answers(test_host, questions) == expected

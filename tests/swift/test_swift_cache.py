@@ -54,13 +54,13 @@ CASES += product(("phi3", "qwen2", "qwen3_moe", "olmo2", "granite"), [{"form": "
 @pytest.mark.parametrize(
     ("family", "recipe"), long_but(CASES, CASES[2], ("gemma3_text", {"form": "rows"}))
 )
-def test_either_goes_on_from_what_the_other_wrote(family, recipe, anebook, tiny_bundle, tmp_path):
+def test_either_goes_on_from_what_the_other_wrote(family, recipe, test_host, tiny_bundle, tmp_path):
     bundle = tiny_bundle(family, **recipe)[1]
     python = Session(bundle, backend="mil")
     expected = python.generate(IDS, max_tokens=TOKENS).token_ids
     python.rewind(HELD)
     short = Session(bundle, backend="mil").generate(IDS[:12], max_tokens=TOKENS).token_ids
-    with swift(anebook, bundle) as ask:
+    with swift(test_host, bundle) as ask:
         assert ask(tokens=IDS, max_tokens=TOKENS)["token_ids"] == expected
         for form in ("mlx", "mlx-swift"):
             assert ask(rewind=HELD)["position"] == HELD
@@ -103,7 +103,7 @@ def as_before(file: Path, former: Path) -> Path:
 
 
 @pytest.mark.parametrize("family", long_but(["llama", "gemma3_text", "lfm2"], "gemma3_text"))
-def test_mlx_lm_goes_on_and_gives_back(family, anebook, tiny, tiny_bundle, tmp_path):
+def test_mlx_lm_goes_on_and_gives_back(family, test_host, tiny, tiny_bundle, tmp_path):
     """Its ring of Gemma 3's window has turned by then: the oldest tokens are in its middle."""
     mx = pytest.importorskip("mlx.core")
     cache_of = pytest.importorskip("mlx_lm.models.cache")
@@ -113,7 +113,7 @@ def test_mlx_lm_goes_on_and_gives_back(family, anebook, tiny, tiny_bundle, tmp_p
     theirs = load_model(folder, model_config=names)[0]
     bundle = tiny_bundle(family, form="rows")[1]
     ours, own = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
-    with swift(anebook, bundle) as ask:
+    with swift(test_host, bundle) as ask:
         expected = ask(tokens=IDS, max_tokens=TOKENS)["token_ids"]
         ask(rewind=HELD)
         ask(save=str(ours), form="mlx")
@@ -212,10 +212,10 @@ WRONG = {
 }  # fmt: skip
 
 
-def test_damaged_and_foreign_files_are_refused(anebook, tiny_bundle, tmp_path):
+def test_damaged_and_foreign_files_are_refused(test_host, tiny_bundle, tmp_path):
     """Each by one line that says why, and the session goes on with what it held."""
     good, bad = tmp_path / "good", tmp_path / "bad"
-    with swift(anebook, tiny_bundle("gemma3_text", form="rows")[1]) as ask:
+    with swift(test_host, tiny_bundle("gemma3_text", form="rows")[1]) as ask:
         expected = ask(tokens=IDS, max_tokens=TOKENS)["token_ids"]
         ask(rewind=HELD)
         ask(save=str(good), form="mlx")
@@ -239,11 +239,11 @@ def test_damaged_and_foreign_files_are_refused(anebook, tiny_bundle, tmp_path):
         assert (answer["token_ids"], answer["prefilled"]) == (expected, 1)
 
 
-def test_a_file_is_written_whole_or_not_at_all(anebook, tiny_bundle, tmp_path):
+def test_a_file_is_written_whole_or_not_at_all(test_host, tiny_bundle, tmp_path):
     """Where the disk is full, or no file can be, the former one stays, and nothing beside it."""
     file = tmp_path / "file"
     file.write_bytes(b"former")
-    limited = ["sh", "-c", f'trap "" XFSZ; ulimit -f 4; exec {shlex.join(anebook)} "$@"', "sh"]
+    limited = ["sh", "-c", f'trap "" XFSZ; ulimit -f 4; exec {shlex.join(test_host)} "$@"', "sh"]
     with swift(limited, tiny_bundle("llama", kv="host")[1]) as ask:
         assert "holds no tokens yet" in ask(save=str(file))["error"]
         ask(tokens=IDS, max_tokens=1)
@@ -269,7 +269,7 @@ SCALED = [
 ]
 
 
-def test_models_are_refused_that_python_refuses(anebook, tiny_bundle, tmp_path):
+def test_models_are_refused_that_python_refuses(test_host, tiny_bundle, tmp_path):
     """By what their manifest says. Those with a memory are refused when they are opened."""
     folder = shutil.copytree(add_tables(tiny_bundle("llama", kv="host")[1]).path, tmp_path / "b")
     given, file = json.loads((folder / "manifest.json").read_text()), tmp_path / "file"
@@ -286,7 +286,7 @@ def test_models_are_refused_that_python_refuses(anebook, tiny_bundle, tmp_path):
             expected = "the session holds no tokens yet, so there is no cache to take"
         except InvalidInput as error:
             expected = str(error)
-        command = [*anebook, "answers", str(folder), "--executor", "true"]
+        command = [*test_host, "answers", str(folder), "--executor", "true"]
         request = json.dumps({"save": str(file)})
         done = subprocess.run(command, input=request, capture_output=True, text=True, check=True)
         assert json.loads(done.stdout)["error"] == expected

@@ -39,9 +39,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def draws(anebook) -> Iterator[Any]:
-    """`ask(logits (n, V), settings)` -> what `anebook draws` says of them, a token a row."""
-    with subprocess.Popen([*anebook, "draws"], stdin=-1, stdout=-1, text=True) as process:
+def draws(test_host) -> Iterator[Any]:
+    """`ask(logits (n, V), settings)` -> what the Swift host says of them, a token a row."""
+    with subprocess.Popen([*test_host, "draws"], stdin=-1, stdout=-1, text=True) as process:
         assert process.stdin and process.stdout
 
         def ask(file, vocabulary: int, settings: dict) -> dict:

@@ -33,10 +33,10 @@ PROMPTS = ["Hello", "A B C A B C A B", "näïve 日本", "", "x" * 11]
 
 
 @contextmanager
-def swift(anebook: list[str], bundle: Bundle, *options: str) -> Iterator[Any]:
-    """`ask(**request)` -> the Swift command's answer about a bundle, in one process."""
+def swift(test_host: list[str], bundle: Bundle, *options: str) -> Iterator[Any]:
+    """`ask(**request)` -> the Swift host's answer about a bundle, in one process."""
     add_tables(bundle)
-    command = [*anebook, "answers", str(bundle.path), *(options or ("--executor", EXECUTOR))]
+    command = [*test_host, "answers", str(bundle.path), *(options or ("--executor", EXECUTOR))]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
         assert process.stdin and process.stdout
 
@@ -89,10 +89,10 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_tokens_are_those_of_python(form, anebook, tiny_bundle):
+def test_tokens_are_those_of_python(form, test_host, tiny_bundle):
     bundle = tiny_bundle("llama", **FORMS[form])[1]
     session = Session(bundle, backend="mil")
-    with swift(anebook, bundle) as ask:
+    with swift(test_host, bundle) as ask:
         for n in (1, 3, 8, 9, 20, 30, 31):
             ids = list(prompt(n))
             same(ask, session, {"tokens": ids}, max_tokens=12)
@@ -118,10 +118,10 @@ KINDS = ("gemma3_text", "qwen3_moe", "gemma4_text", "lfm2")
 @pytest.mark.parametrize(
     ("family", "form"), long_but(product(KINDS, LAYOUTS), ("gemma3_text", "rows"))
 )
-def test_every_kind_of_architecture(family, form, anebook, tiny_bundle):
+def test_every_kind_of_architecture(family, form, test_host, tiny_bundle):
     bundle = tiny_bundle(family, form=form)[1]
     session = Session(bundle, backend="mil")
-    with swift(anebook, bundle) as ask:
+    with swift(test_host, bundle) as ask:
         for n in (1, 7, 17):
             same(ask, session, {"tokens": list(prompt(n))}, max_tokens=8)
 
@@ -135,12 +135,12 @@ EXPERTS = {
 
 
 @pytest.mark.parametrize(("size", "form"), long_but(product(EXPERTS, LAYOUTS), ("usual", "rows")))
-def test_experts(size, form, anebook, tmp_path_factory):
+def test_experts(size, form, test_host, tmp_path_factory):
     """The host calls those that some token chose and adds up what they give: the same tokens."""
     bundle = maker(tmp_path_factory, EXPERTS, form=form)(size)[2]
     session = Session(bundle, backend="mil")
     assert (size == "sliding") == all(p.expert is None for p in bundle.manifest.packages)
-    with swift(anebook, bundle) as ask:
+    with swift(test_host, bundle) as ask:
         for n in (1, 8, 9, 40):
             ids = list(prompt(n))
             same(ask, session, {"tokens": ids}, max_tokens=9, temperature=1.3, seed=n)
@@ -153,12 +153,12 @@ def test_experts(size, form, anebook, tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", ROUTED)
-def test_experts_that_a_token_takes_several_of(family, anebook, tiny_bundle):
+def test_experts_that_a_token_takes_several_of(family, test_host, tiny_bundle):
     """As programs of their own, beside layers of attention or of short convolutions."""
     every = {"lfm2_moe": ("num_dense_layers", 0), "qwen3_moe": ("mlp_only_layers", None)}
     bundle = tiny_bundle(family, (every[family],), experts="dispatch", kv="state", tiers=(16,))[1]
     session = Session(bundle, backend="mil")
-    with swift(anebook, bundle) as ask:
+    with swift(test_host, bundle) as ask:
         for n in (1, 8, 17):
             same(ask, session, {"tokens": list(prompt(n))}, max_tokens=8)
 
@@ -179,26 +179,26 @@ def test_what_python_alone_runs_is_refused_by_name(anebook, tiny_bundle, tmp_pat
 
 
 @pytest.mark.parametrize("form", LAYOUTS)
-def test_a_recording_needs_no_program(anebook, tiny_bundle, tmp_path, form):
+def test_a_recording_needs_no_program(test_host, tiny_bundle, tmp_path, form):
     """The Swift host passes what Python's host passed, to the bit, call by call."""
     for kv in ("state", "host"):
         bundle = tiny_bundle("gemma3_text", kv=kv, form=form, tiers=(16,))[1]
         session = Session(bundle, backend=RecordingBackend(MILBackend(), tmp_path / kv))
         prompts = [list(prompt(n)) for n in (9, 17, 1)]
         expected = [session.generate(ids, max_tokens=8).token_ids for ids in prompts]
-        with swift(anebook, bundle, "--recording", str(tmp_path / kv)) as ask:
+        with swift(test_host, bundle, "--recording", str(tmp_path / kv)) as ask:
             assert [ask(tokens=ids, max_tokens=8)["token_ids"] for ids in prompts] == expected
             assert "the recording ends" in ask(tokens=[1])["error"]
-        with swift(anebook, bundle, "--recording", str(tmp_path / kv)) as ask:
+        with swift(test_host, bundle, "--recording", str(tmp_path / kv)) as ask:
             wrong = ask(tokens=[*prompts[0][:-1], 77], max_tokens=8)
             assert "the input hidden is not the recorded one" in wrong["error"]
     with pytest.raises(InvalidInput, match="holds something already"):
         RecordingBackend(MILBackend(), tmp_path / "state")
 
 
-def test_bad_prompts(anebook, tiny_bundle):
+def test_bad_prompts(test_host, tiny_bundle):
     bundle = tiny_bundle("llama", kv="state")[1]
-    with swift(anebook, bundle) as ask:
+    with swift(test_host, bundle) as ask:
         assert "is empty" in ask(tokens=[])["error"]
         assert "300 is outside the vocabulary" in ask(tokens=[1, 300])["error"]
         assert "fit the context of 32 tokens" in ask(tokens=[1] * 32)["error"]
@@ -211,13 +211,13 @@ def test_bad_prompts(anebook, tiny_bundle):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-def test_an_executor_that_has_ended(anebook, tiny_bundle, tmp_path):
+def test_an_executor_that_has_ended(test_host, tiny_bundle, tmp_path):
     """It is an error at every call, and what this process does about signals stays as it was."""
     bundle = tiny_bundle("llama", kv="state")[1]
     pid = tmp_path / "pid"
     script = f"echo $$ > {pid}; exec {EXECUTOR}"
     (tmp_path / "executor").write_text(script)
-    with swift(anebook, bundle, "--executor", f"sh {tmp_path / 'executor'}") as ask:
+    with swift(test_host, bundle, "--executor", f"sh {tmp_path / 'executor'}") as ask:
         assert ask(tokens=[1], max_tokens=2)["token_ids"]
         status = Path(f"/proc/{ask.pid}/status").read_text()
         ignored = int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16)
@@ -228,13 +228,13 @@ def test_an_executor_that_has_ended(anebook, tiny_bundle, tmp_path):
 
 
 @pytest.mark.long
-def test_the_default_model(anebook):
+def test_the_default_model(test_host):
     """Twenty prompts through the chat template, and one that is continued in a conversation."""
     session = ane_book.load("smollm2-135m-instruct", backend="mil")
     questions = [f"What is {i} plus {i + 1}?" for i in range(10)]
     questions += [f"Name {i} animals." for i in range(1, 6)]
     questions += ["Écris un haïku.", "写一首诗", "What is in\n\n two  lines?", "👩‍👩‍👧 who?", " "]
-    with swift(anebook, session.bundle) as ask:
+    with swift(test_host, session.bundle) as ask:
         for question in questions:
             same(ask, session, {"prompt": question}, max_tokens=24)
         same(ask, session, {"prompt": "Hi"}, system="Answer in French.", max_tokens=24)
@@ -242,10 +242,10 @@ def test_the_default_model(anebook):
 
 
 @pytest.mark.long
-def test_vectors(anebook):
+def test_vectors(test_host):
     texts = ["A cat sat.", "", "Ein Satz, der länger ist als die anderen.", "cat " * 400]
     embedder = ane_book.load("all-minilm-l6-v2", backend="mil")
     assert isinstance(embedder, Embedder)
-    with swift(anebook, embedder.bundle) as ask, pytest.warns(UserWarning, match="is cut"):
+    with swift(test_host, embedder.bundle) as ask, pytest.warns(UserWarning, match="is cut"):
         expected = embedder.embed(texts)
         np.testing.assert_allclose(ask(texts=texts)["vectors"], expected, atol=2e-3)

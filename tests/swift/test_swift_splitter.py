@@ -66,11 +66,11 @@ PRE_TOKENIZERS = {
 }  # fmt: skip
 
 
-def tokens_of(anebook: list[str], packed: bytes, requests: list[dict], folder) -> list:
+def tokens_of(test_host: list[str], packed: bytes, requests: list[dict], folder) -> list:
     (path := folder / "tokenizer.bin").write_bytes(packed)
     lines = "".join(json.dumps(request) + "\n" for request in requests)
     done = subprocess.run(
-        [*anebook, "tokens", str(path)],
+        [*test_host, "tokens", str(path)],
         input=lines,
         capture_output=True,
         encoding="utf-8",
@@ -80,7 +80,7 @@ def tokens_of(anebook: list[str], packed: bytes, requests: list[dict], folder) -
 
 
 @pytest.mark.parametrize("name", PRE_TOKENIZERS)
-def test_words_are_those_of_the_pattern(anebook, tmp_path, name):
+def test_words_are_those_of_the_pattern(test_host, tmp_path, name):
     texts = samples(seed=len(name))
     words = [PRE_TOKENIZERS[name].pre_tokenize_str(text) for text in texts]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -91,12 +91,12 @@ def test_words_are_those_of_the_pattern(anebook, tmp_path, name):
     tokenizer.pre_tokenizer = PRE_TOKENIZERS[name]
     tokenizer.decoder = decoders.ByteLevel()
     packed = packed_tokenizer(tokenizer.to_str())
-    found = tokens_of(anebook, packed, [{"locate": text} for text in texts], tmp_path)
+    found = tokens_of(test_host, packed, [{"locate": text} for text in texts], tmp_path)
     for text, row, own in zip(texts, words, found, strict=True):
         assert own == [[ids[word], *place] for word, place in row], text
 
 
-def test_words_are_those_of_bert(anebook, tmp_path):
+def test_words_are_those_of_bert(test_host, tmp_path):
     splitting, texts = pre_tokenizers.BertPreTokenizer(), samples(seed=3)
     words = [[word for word, _ in splitting.pre_tokenize_str(text)] for text in texts]
     vocabulary = ["[UNK]", *sorted({word for row in words for word in row})]
@@ -104,6 +104,6 @@ def test_words_are_those_of_bert(anebook, tmp_path):
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=1000))
     tokenizer.pre_tokenizer, tokenizer.decoder = splitting, decoders.WordPiece()
     packed = packed_tokenizer(tokenizer.to_str())
-    found = tokens_of(anebook, packed, [{"text": text} for text in texts], tmp_path)
+    found = tokens_of(test_host, packed, [{"text": text} for text in texts], tmp_path)
     for text, row, own in zip(texts, words, found, strict=True):
         assert own == [ids[word] for word in row], text

@@ -23,10 +23,10 @@ ODD = [
 ]  # fmt: skip
 
 
-def same(anebook: list[str], bundle: Bundle, texts: list[str]) -> int:
+def same(test_host: list[str], bundle: Bundle, texts: list[str]) -> int:
     """Hold the spans of texts to Python's; returns how many there are."""
     tagging, count = Tagger(bundle, backend="mil"), 0
-    with swift(anebook, bundle) as ask:
+    with swift(test_host, bundle) as ask:
         for text in texts:
             answer, expected = ask(texts=[text]), tagging.redact(text)
             assert "error" not in answer, answer
@@ -47,21 +47,21 @@ def small() -> Bundle:
     return ane_book.load("privacy-filter-small", backend="mil").bundle
 
 
-def test_the_trained_filter(anebook, small):
+def test_the_trained_filter(test_host, small):
     examples = [example.text for example in read_examples(HELD_OUT)]
     draw = random.Random(4)
     long = [" ".join(draw.sample(examples, 12)) for _ in range(2)]  # of several windows
-    assert same(anebook, small, [*examples[:40], *long, *ODD, *odd_texts(40, seed=9)]) > 200
+    assert same(test_host, small, [*examples[:40], *long, *ODD, *odd_texts(40, seed=9)]) > 200
 
 
 @pytest.mark.long
-def test_the_trained_filter_on_many_texts(anebook, small):
+def test_the_trained_filter_on_many_texts(test_host, small):
     examples = [example.text for example in read_examples(HELD_OUT)]
-    assert same(anebook, small, [*examples[40:], "\n".join(examples)]) > 1000
+    assert same(test_host, small, [*examples[40:], "\n".join(examples)]) > 1000
 
 
 @pytest.mark.parametrize("recipe", [{}, {"experts": "dispatch"}], ids=["packed", "dispatch"])
-def test_random_filters_whose_labels_are_many(anebook, tagger, recipe):
+def test_random_filters_whose_labels_are_many(test_host, tagger, recipe):
     """Spans that begin and end within words, over windows of 64 tokens; experts as programs too."""
     draw = random.Random(5)
     samples = [TEXT, TEXT * 4, *ODD[:-2]]
@@ -69,10 +69,10 @@ def test_random_filters_whose_labels_are_many(anebook, tagger, recipe):
     if not recipe:
         samples += odd_texts(60, seed=3)
     for size in ("usual", "narrow") if recipe else ("usual", "odd", "narrow"):
-        assert same(anebook, tagger(size, **recipe)[1], samples) > 100, size
+        assert same(test_host, tagger(size, **recipe)[1], samples) > 100, size
 
 
-def test_the_command_and_what_it_refuses(anebook, small, tagger, tiny_bundle):
+def test_the_command_and_what_it_refuses(anebook, test_host, small, tagger, tiny_bundle):
     text = "Write to ann@example.org, or call +48 600 100 200."
     expected = ane_book.load("privacy-filter-small", backend="mil").redact(text)
     add_tables(small)
@@ -84,6 +84,6 @@ def test_the_command_and_what_it_refuses(anebook, small, tagger, tiny_bundle):
     command = [*anebook, "redact", str(other), text, "--executor", EXECUTOR]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "gives no labels of tokens" in done.stderr
-    with swift(anebook, tagger("usual", context=20)[1]) as ask:
+    with swift(test_host, tagger("usual", context=20)[1]) as ask:
         assert "convert the model with a context of 40" in ask(texts=["x" * 30])["error"]
         assert ask(texts=["x" * 20])["text"]

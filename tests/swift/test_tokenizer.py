@@ -36,15 +36,15 @@ def packed_family(name: str) -> bytes:
 
 
 @pytest.fixture
-def ask(anebook, tmp_path):
-    """Answers of `anebook tokens` for a family's tokenizer to a list of requests."""
+def ask(test_host, tmp_path):
+    """Answers of the Swift host for a family's tokenizer to a list of requests."""
 
     def answers(name: str, requests: list[dict]) -> list[dict]:
         packed = tmp_path / "tokenizer.bin"
         packed.write_bytes(packed_family(name))
         lines = "".join(json.dumps(request) + "\n" for request in requests)
         done = subprocess.run(
-            [*anebook, "tokens", str(packed)],
+            [*test_host, "tokens", str(packed)],
             input=lines,
             capture_output=True,
             encoding="utf-8",
@@ -194,11 +194,11 @@ def test_what_is_no_json_is_refused():
             packed_tokenizer(text)
 
 
-def test_a_damaged_file_ends_with_a_sentence(anebook, tmp_path):
+def test_a_damaged_file_ends_with_a_sentence(test_host, tmp_path):
     packed = tmp_path / "tokenizer.bin"
     packed.write_bytes(packed_family("zaya-small")[:-100])
     done = subprocess.run(
-        [*anebook, "tokens", str(packed)], input="", capture_output=True, text=True
+        [*test_host, "tokens", str(packed)], input="", capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "tokenizer.bin is damaged" in done.stderr

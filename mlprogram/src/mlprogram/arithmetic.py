@@ -21,23 +21,29 @@ from functools import cache
 from pathlib import Path
 import tomllib
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from mlprogram.analysis.touched import Facts, touches
 from mlprogram.errors import InvalidInput
 from mlprogram.package.function import Function
+from mlprogram.package.reader import Package
 
-if TYPE_CHECKING:
-    from mlprogram.run.program import MLProgram
-
-__all__ = ["Evidence", "Row", "Semantics", "check_semantics", "depends", "report", "rows"]
+__all__ = [
+    "ArithmeticRow",
+    "RowSource",
+    "Semantics",
+    "check_semantics",
+    "depends",
+    "report",
+    "rows",
+]
 
 Semantics = Literal["documented", "reported"]
 Grade = Literal["apple", "measured twice", "measured", "reported", "documented"]
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RowSource:
     """A source, `owner/repository#number` or `owner/repository@commit path`, and what it says."""
 
     source: str
@@ -45,7 +51,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Row:
+class ArithmeticRow:
     """One place where Core ML's arithmetic is in question.
 
     ops: the types of op that are concerned; none where it is the interface of a model. topic: what
@@ -65,7 +71,7 @@ class Row:
     default: Literal["documented", "reported", "neither"]
     place: str
     test: str
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[RowSource, ...]
     why: str = ""
 
     def line(self, names: list[str]) -> str:
@@ -79,15 +85,16 @@ class Row:
 
 
 @cache
-def rows() -> Mapping[str, Row]:
+def rows() -> Mapping[str, ArithmeticRow]:
     """Every row of the table by its id, in the table's order."""
     with Path(__file__).with_suffix(".toml").open("rb") as file:
         found = tomllib.load(file)
     return MappingProxyType({name: _row(name, **fields) for name, fields in found.items()})
 
 
-def _row(name: str, *, ops: list[str], evidence: list[dict[str, str]], **fields) -> Row:
-    return Row(name, tuple(ops), evidence=tuple(Evidence(**e) for e in evidence), **fields)
+def _row(name: str, *, ops: list[str], evidence: list[dict[str, str]], **fields) -> ArithmeticRow:
+    sources = tuple(RowSource(**source) for source in evidence)
+    return ArithmeticRow(name, tuple(ops), evidence=sources, **fields)
 
 
 def check_semantics(semantics: str | None) -> Semantics | None:
@@ -103,7 +110,16 @@ def check_semantics(semantics: str | None) -> Semantics | None:
     return None
 
 
-def depends(program: "MLProgram | Function") -> dict[str, list[str]]:
+class Opened(Protocol):
+    """One function of a package, as an `MLProgram` is."""
+
+    package: Package
+
+    @property
+    def name(self) -> str: ...
+
+
+def depends(program: Opened | Function) -> dict[str, list[str]]:
     """The rows that a program's function touches, by id, each with the names of its ops.
 
     It follows from the file alone: types, constants, and between which numbers values lie. What
@@ -132,9 +148,9 @@ def report(found: Mapping[str, list[str]], why: bool = False) -> list[str]:
 
 
 @cache
-def _by_op() -> Mapping[str, list[Row]]:
+def _by_op() -> Mapping[str, list[ArithmeticRow]]:
     """The rows that concern a type of op."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[ArithmeticRow]] = {}
     for row in rows().values():
         for type_ in row.ops:
             found.setdefault(type_, []).append(row)

@@ -172,7 +172,7 @@ private func has(_ text: String, _ other: String) -> Bool {
 
 /// What Python's `str.strip` and Jinja's `trim` take away, `str.isspace`. Unicode's White_Space, which
 /// `Unicode.Scalar.Properties.isWhitespace` tells, lacks the four separators 0x1C to 0x1F.
-func isSpace(_ scalar: Unicode.Scalar) -> Bool { whitespace.contains { $0 ~= scalar.value } }
+package func isSpace(_ scalar: Unicode.Scalar) -> Bool { whitespace.contains { $0 ~= scalar.value } }
 
 private let whitespace: [ClosedRange<UInt32>] = [
     0x9...0xD, 0x1C...0x20, 0x85...0x85, 0xA0...0xA0, 0x1680...0x1680, 0x2000...0x200A,

@@ -1,3 +1,5 @@
+import Foundation
+
 /// What went wrong, in one sentence that says what, where and what to do.
 ///
 /// The kinds are those of the Python library's exceptions, so that a sentence can be looked up in
@@ -25,6 +27,14 @@ public enum AneBookError: Error, Equatable, Sendable {
     }
 }
 
-extension AneBookError: CustomStringConvertible {
+extension AneBookError: CustomStringConvertible, LocalizedError {
     public var description: String { message }
+
+    /// What an alert says, and `localizedDescription`.
+    public var errorDescription: String? { message }
+}
+
+extension Error {
+    /// The shortest words there are for an error, the system's or ours.
+    var reason: String { localizedDescription }
 }

@@ -10,7 +10,7 @@ import FoundationModels
 ///
 /// It answers in text: the framework refuses tools, images and schemas before it asks. All sessions
 /// of one model share its programs and one cache: each answer keeps the tokens that its conversation
-/// begins with, and answers of two sessions at once throw `AneBookError.sessionBusy`.
+/// begins with, and a second session's answer waits for that of the first.
 ///
 /// Unmeasured: written against what Apple documents (developer.apple.com/documentation/
 /// foundationmodels/languagemodel, WWDC26 session 339), and has not run on a Mac by this project.
@@ -23,7 +23,7 @@ public struct AneBookModel: LanguageModel {
     /// Throws `AneBookError` where the bundle is damaged, for another task or without chat template.
     public init(_ bundle: ModelBundle, predictor: any Predictor = CoreMLPredictor()) async throws {
         session = try Session(bundle, predictor: predictor)
-        _ = try await session.encode(.messages([Message(role: "user", content: "a")]))
+        _ = try session.encode(.messages([Message(role: "user", content: "a")]))
         try await session.prewarm()
     }
 
@@ -70,7 +70,7 @@ public struct AneBookModel: LanguageModel {
             } catch AneBookError.promptTooLong(let text) {
                 // As the framework's own, by which apps know to shorten a conversation.
                 throw LanguageModelError.contextSizeExceeded(.init(
-                    contextSize: session.context, tokenCount: try await session.encode(prompt).count,
+                    contextSize: session.context, tokenCount: try session.encode(prompt).count,
                     debugDescription: text))
             }
         }

@@ -8,8 +8,6 @@ struct Arguments {
 
     init(_ words: some Sequence<String>) { self.words = ArraySlice(Array(words)) }
 
-    var rest: [String] { Array(words) }
-
     mutating func next() -> String? { words.popFirst() }
 
     mutating func next(_ what: String) throws -> String {
@@ -17,11 +15,12 @@ struct Arguments {
         return word
     }
 
-    /// The number after an option.
-    mutating func number<Number: LosslessStringConvertible>(_ option: String) throws -> Number {
+    /// The number after an option. kind: what it takes, in words.
+    mutating func number<Number: LosslessStringConvertible>(_ option: String, _ kind: String = "a number")
+        throws -> Number {
         let word = try next("the value of \(option)")
         guard let number = Number(word) else {
-            throw AneBookError.invalidInput("\(option) takes a number, not \(word)")
+            throw AneBookError.invalidInput("\(option) takes \(kind), not \(word)")
         }
         return number
     }
@@ -31,7 +30,6 @@ struct Arguments {
 struct Settings {
     var options = Options()
     var executor: [String]?
-    var recording: String?
     var units = "ane"
     var ids = false
     var port: UInt16?
@@ -55,9 +53,8 @@ struct Settings {
             case "--ids": ids = true
             case "--executor":
                 executor = try arguments.next("the value of --executor").split(separator: " ").map(String.init)
-            case "--recording": recording = try arguments.next("the value of --recording")
             case "--units": units = try arguments.next("the value of --units")
-            case "--port": port = try arguments.number(word)
+            case "--port": port = try arguments.number(word, "a number from 0 to 65535")
             case "--stdin": stdin = true
             case "--prompt-cache": cache = URL(fileURLWithPath: try arguments.next("the value of --prompt-cache"))
             case "--socket": socket = try arguments.next("the value of --socket")
@@ -89,7 +86,6 @@ struct Settings {
 
     func predictor() throws -> any Predictor {
         if let executor { return ExecutorPredictor(command: executor) }
-        if let recording { return try RecordedPredictor(URL(fileURLWithPath: recording)) }
         #if canImport(CoreML)
         guard let units = CoreMLPredictor.Units(rawValue: units) else {
             throw AneBookError.invalidInput("--units takes ane, gpu or cpu, not \(units)")
@@ -123,15 +119,28 @@ func run(_ arguments: inout Arguments) async throws {
 }
 
 /// `anebook chat BUNDLE`: a conversation on standard input, whose beginning stays in the cache.
+///
+/// A question that cannot be answered is as if it had not been asked; the line `/reset` begins anew.
 func chat(_ arguments: inout Arguments) async throws {
     var settings = try Settings(&arguments)
-    var messages = settings.options.system.map { [Message(role: "system", content: $0)] } ?? []
+    let system = settings.options.system.map { [Message(role: "system", content: $0)] } ?? []
+    var messages = system
     (settings.options.system, settings.options.reuseCache) = (nil, true)
     try await settings.withSession { session, options in
         while let line = readLine() {
-            messages.append(Message(role: "user", content: line))
-            let answer = try await write(session.stream(.messages(messages), options))
-            messages.append(Message(role: "assistant", content: answer?.text ?? ""))
+            if line == "/reset" {
+                messages = system
+                continue
+            }
+            let asked = messages + [Message(role: "user", content: line)]
+            do {
+                let answer = try await write(session.stream(.messages(asked), options))
+                messages = asked + [Message(role: "assistant", content: answer?.text ?? "")]
+            } catch AneBookError.promptTooLong(let why) {
+                tell("Error: \(why); or begin anew with /reset")
+            } catch AneBookError.invalidInput(let why) {
+                tell("Error: \(why)")
+            }
         }
     }
 }
@@ -145,6 +154,14 @@ func serve(_ arguments: inout Arguments) async throws {
     if try await !server.run(port: port, socket: settings.socket) { exit(130) }
 }
 
+/// `anebook tokens BUNDLE TEXT`: prints the token ids of a text, as it is.
+func tokens(_ arguments: inout Arguments) throws {
+    let settings = try Settings(&arguments)
+    guard settings.words.count == 2 else { throw AneBookError.invalidInput("give BUNDLE and TEXT\n\(usage)") }
+    let ids = try settings.bundle().tokenizer().encode(settings.words[1], addSpecialTokens: false)
+    print(ids.map(String.init).joined(separator: ","))
+}
+
 /// Prints a stream as it comes; returns the whole answer.
 @discardableResult
 private func write(_ stream: AsyncThrowingStream<Event, any Error>) async throws -> Answer? {
@@ -155,7 +172,7 @@ private func write(_ stream: AsyncThrowingStream<Event, any Error>) async throws
         case .end(let answer): whole = answer
         }
     }
-    print()
+    FileHandle.standardOutput.write(Data("\n".utf8))  // not by `print`, which keeps it for the end
     if let whole { report(whole) }
     return whole
 }
@@ -164,6 +181,9 @@ private func report(_ answer: Answer) {
     let decoded = Double(answer.tokens.count - 1) / max(answer.decodeSeconds, 1e-9)
     let prefilled = Double(answer.prefilled) / max(answer.prefillSeconds, 1e-9)
     let figures = "\(answer.tokens.count) tokens (\(answer.reason.rawValue)), "
-        + "prefill \(Int(prefilled)) tokens/s, decode \(Int(decoded)) tokens/s\n"
-    FileHandle.standardError.write(Data(figures.utf8))
+        + "prefill \(Int(prefilled)) tokens/s, decode \(Int(decoded)) tokens/s"
+    tell(figures)
 }
+
+/// Writes a line to standard error.
+func tell(_ text: String) { FileHandle.standardError.write(Data("\(text)\n".utf8)) }

@@ -1,4 +1,5 @@
 import AneBook
+import AneBookLabels
 import Foundation
 
 /// `anebook redact BUNDLE TEXT`: prints a text with what is private replaced by its kind.
@@ -12,5 +13,5 @@ func redact(_ arguments: inout Arguments) async throws {
     print(spans.replaced(in: settings.words[1]))
     let kinds = Dictionary(grouping: spans, by: \.label).mapValues(\.count)
     let listed = kinds.sorted { ($1.value, $0.key) < ($0.value, $1.key) }.map { ", \($1) \($0)" }
-    FileHandle.standardError.write(Data("\(spans.count) spans\(listed.joined())\n".utf8))
+    tell("\(spans.count) spans\(listed.joined())")
 }

@@ -3,7 +3,8 @@ import Foundation
 
 let usage = """
     usage: anebook run BUNDLE PROMPT [options]     answer a prompt
-           anebook chat BUNDLE [options]           answer what is typed, line by line
+           anebook chat BUNDLE [options]           answer what is typed, line by line, until the
+                                                   line /reset, which begins anew
            anebook tokens BUNDLE TEXT              the token ids of a text, as they are
            anebook redact BUNDLE TEXT [options]    a text with what is private replaced
            anebook serve BUNDLE [options]          an HTTP API on this machine
@@ -24,22 +25,17 @@ let usage = """
 
 do {
     var arguments = Arguments(CommandLine.arguments.dropFirst())
-    switch arguments.next() {
+    switch CommandLine.arguments.contains(where: ["--help", "-h"].contains) ? "--help" : arguments.next() {
+    case "--help": print(usage)
     case "run": try await run(&arguments)
     case "chat": try await chat(&arguments)
     case "serve": try await serve(&arguments)
     case "redact": try await redact(&arguments)
-    case "tokens": try tokens(arguments: arguments.rest)
-    // Not in the usage: for tests, which hold these to Python.
-    case "answers": try await answers(&arguments)
-    case "host-cost": try await hostCost(&arguments)
-    case "draws": try draws()
-    case "template": template(arguments: arguments.rest)
-    case "--help", "-h": print(usage)
+    case "tokens": try tokens(&arguments)
     case let other:
         throw AneBookError.invalidInput("\(other.map { "no command \($0)" } ?? "no command is given")\n\(usage)")
     }
 } catch {
-    FileHandle.standardError.write(Data("Error: \(error)\n".utf8))
+    tell("Error: \(error)")
     exit(error is AneBookError ? 2 : 1)
 }

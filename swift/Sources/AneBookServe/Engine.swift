@@ -35,7 +35,7 @@ actor Engine {
         options.reuseCache = true
         options.lookup = session.bundle.manifest.functions["verify"] != nil
         for prompt in ask.prompts {
-            let ids = try await session.encode(prompt, system: ask.options.system, plain: ask.plain)
+            let ids = try session.encode(prompt, system: ask.options.system, plain: ask.plain)
             try await session.check(ids, options)
             prompts.append(ids)
         }

@@ -109,10 +109,69 @@ private func runs(_ shape: [Int], _ strides: [Int]) -> [[Int]] {
         #expect((made, loads) == (1, 1))
     }
 
+    /// The seal names their bytes: a bundle that was downloaded again is the same.
+    @Test func datesMatterOnlyWithoutASeal() throws {
+        for (seal, date) in [("one", 9.0), ("", 10)] {
+            let first = try kept(function(seal: seal))
+            try files.setAttributes([.modificationDate: Date(timeIntervalSince1970: date)],
+                ofItemAtPath: package.appendingPathComponent("weights").path)
+            #expect(try (kept(function(seal: seal)) == first) == (seal == "one"))
+        }
+    }
+
+    @Test func whatIsKeptOfBundlesThatAreGoneIsListed() throws {
+        let small = try SmallBundle(), bundle = try ModelBundle(small.folder)
+        let own = try bundle.manifest.packages.map { part in
+            try kept(FunctionReference(bundle, part, part.functions["decode"]!, name: "decode"))
+        }
+        let gone = try kept(function())
+        #expect(folder.others([bundle]) == [gone])
+        #expect(Set(folder.others([])) == Set(own + [gone]))
+        #expect(folder.others([]).allSatisfy { files.fileExists(atPath: $0.path) })
+    }
+
     @Test func whereNothingCanBeKeptTheNewFolderIsTheAnswer() throws {
         try Data().write(to: folder.url)  // a file, where the folder should be
         let made = try make()
         #expect(try folder.load(function(), make: { made }, load: { $0 }) == made)
+    }
+}
+
+/// What is refused by one processor goes to the CPU with all that is there before and after it.
+@Suite struct PlacementTests {
+    private var told: [String] = []
+
+    /// Opens functions by name, of which some are refused elsewhere than on the CPU, or everywhere.
+    private mutating func open(_ placement: Placement<String>, _ name: String, refused: [Bool] = []) throws
+        -> Placement<String>.Place {
+        try placement.open { onCPU in
+            if refused.contains(onCPU) { throw AneBookError.invalidBundle("\(name) on \(onCPU)") }
+            return "\(name) \(onCPU ? "cpu" : "ane")"
+        } refused: { told.append("\($0)") }
+    }
+
+    @Test mutating func aRefusalMovesTheWholeBundle() throws {
+        let placement = Placement<String>(onCPU: false)
+        let first = try open(placement, "decode")
+        #expect(first.model == "decode ane")
+        let second = try open(placement, "prefill", refused: [false])
+        let third = try open(placement, "head")
+        #expect([first, second, third].map(\.model) == ["decode cpu", "prefill cpu", "head cpu"])
+        #expect(told == ["prefill on false"])  // once, and the engine is asked no more
+    }
+
+    @Test mutating func whatTheCPURefusesTooIsAnErrorOfTheFirst() throws {
+        let placement = Placement<String>(onCPU: false), first = try open(placement, "decode")
+        #expect(refusal { _ = try open(placement, "prefill", refused: [true, false]) } == "prefill on false")
+        #expect(first.model == "decode ane" && told.isEmpty)
+        #expect(refusal { _ = try open(Placement(onCPU: true), "x", refused: [true]) } == "x on true")
+    }
+
+    @Test mutating func afterAStateIsMadeNothingMoves() throws {
+        let placement = Placement<String>(onCPU: false), first = try open(placement, "decode")
+        placement.begun = true
+        #expect(try open(placement, "expert", refused: [false]).model == "expert cpu")
+        #expect(first.model == "decode ane" && told == ["expert on false"])
     }
 }
 

@@ -1,4 +1,5 @@
 import Foundation
+import Synchronization
 import Testing
 
 @testable import AneBook
@@ -88,55 +89,86 @@ import Testing
         #expect(try await reader.value == 0)
     }
 
-    @Test func aSecondAnswerIsRefusedWhileOneIsUnderWay() async throws {
+    /// In every entry the second one waits, for as long as its task is not cancelled.
+    @Test func aSecondQuestionWaits() async throws {
+        let bundle = try SmallBundle(), gate = Gate()
+        let session = try bundle.session(CountingPredictor { if $0 == 1 { gate.pass() } })
+        var options = Options()
+        (options.maxTokens, options.reuseCache) = (3, true)
+        async let first = session.respond(to: .tokens([1]), options)
+        let (second, left, third) = await withCheckedContinuation { asked in
+            gate.whenSomeoneComes { [options] in
+                let second = Task { try await session.respond(to: .tokens([1, 2, 9]), options) }
+                let left = Task { try await session.rewind(to: 99) }  // would be refused
+                let third = Task {
+                    _ = await (second.result, left.result)
+                    try await session.rewind(to: 1)
+                    return await session.position
+                }
+                left.cancel()
+                asked.resume(returning: (second, left, third))
+            }
+        }
+        await #expect(throws: CancellationError.self) { try await left.value }
+        #expect(try await first.tokens == [2, 3, 4])
+        #expect(try await second.value.tokens == [10, 11, 12])
+        #expect(try await second.value.prefilled == 1)  // the first one's cache is there
+        #expect(try await third.value == 1)
+    }
+
+    @Test func whoReadsAStreamMayAskAnotherQuestion() async throws {
         let bundle = try SmallBundle()
         let session = try bundle.session()
         var others = 0
         for try await event in session.stream(.tokens([1])) {
-            if case .text = event, others == 0 {
-                others += 1
-                // The answer may have ended before this is asked: then it is simply answered.
-                do { _ = try await session.respond(to: .tokens([5])) } catch {
-                    guard case .sessionBusy = error as? AneBookError else { throw error }
-                }
-            }
+            if case .text = event, others == 0 { others = try await session.respond(to: .tokens([5])).tokens.count }
         }
-        #expect(others == 1)
-        let gate = Gate()
-        let slow = try bundle.session(CountingPredictor { if $0 == 1 { gate.pass() } })
-        async let first = slow.respond(to: .tokens([1]))
-        let second = await withCheckedContinuation { asked in
-            gate.whenSomeoneComes {
-                asked.resume(returning: Task { try await slow.respond(to: .tokens([9])) })
-            }
-        }
-        #expect(try await first.tokens.first == 2)
-        if case .failure(let error) = await second.result {
-            guard case .sessionBusy = error as? AneBookError else { throw error }
-        }
+        #expect(others == 15)
     }
 
-    /// A file is asked for at the answer's first call; the later ones wait a little until it was refused.
-    @Test func aCacheIsRefusedWhileAnAnswerIsUnderWay() async throws {
-        let bundle = try SmallBundle(), gate = Gate(), refused = DispatchSemaphore(value: 0)
-        let file = bundle.folder.appendingPathComponent("cache")
-        let session = try bundle.session(CountingPredictor { call in
-            if call == 1 { gate.pass() } else if call > 1, refused.wait(timeout: .now() + 0.2) == .success { refused.signal() }
-        })
-        async let answer = session.respond(to: .tokens([1]))
-        let asked = await withCheckedContinuation { asked in
+    /// The head's `prefill` is never called, so it is not loaded; what is loaded is told one by one.
+    @Test func functionsThatCanBeCalledAreLoadedAndWarmed() async throws {
+        let bundle = try SmallBundle(), log = Words()
+        let session = try bundle.session(CountingPredictor(before: { log.add("call \($0)") }, loading: { log.add($0) }))
+        let told = Words()
+        try await session.load { told.add("\($0) of \($1)") }
+        #expect(log.take().sorted() == ["head decode", "layers decode", "layers prefill"])
+        #expect(told.take() == ["1 of 3", "2 of 3", "3 of 3"])
+        try await session.prewarm()
+        #expect(log.take() == (0..<4).map { "call \($0)" })  // a call of the head after each of the layers'
+        #expect(await session.position == 0)
+        var options = Options()
+        (options.maxTokens, options.reuseCache) = (3, true)
+        _ = try await session.respond(to: .tokens([1, 2]), options)
+        try await session.prewarm()
+        #expect(try await session.respond(to: .tokens([1, 2, 3, 4, 5]), options).prefilled == 1)
+    }
+
+    @Test(arguments: 0..<3) func loadingIsCancelledBetweenFunctions(_ last: Int) async throws {
+        let bundle = try SmallBundle(), log = Words()
+        let session = try bundle.session(CountingPredictor(loading: { name in
+            log.add(name)
+            if log.count == last + 1 { withUnsafeCurrentTask { $0?.cancel() } }
+        }))
+        let load = Task { try await session.load() }
+        let result = await load.result
+        #expect(log.count == last + 1)
+        #expect((try? result.get()) == nil || last == 2)
+        #expect(try await session.respond(to: .tokens([1])).tokens.first == 2)
+    }
+
+    /// Counting tokens waits for no program: it is no call of the actor.
+    @Test func textIsTokensWhileProgramsLoad() async throws {
+        let bundle = try SmallBundle(), gate = Gate()
+        let session = try bundle.session(CountingPredictor(loading: { if $0 == "head decode" { gate.pass() } }))
+        async let load: Void = session.load()
+        let text = await withCheckedContinuation { asked in
             gate.whenSomeoneComes {
-                asked.resume(returning: Task {
-                    defer { refused.signal() }
-                    var errors: [any Error] = []
-                    do { try await session.saveCache(to: file) } catch { errors.append(error) }
-                    do { try await session.loadCache(from: file) } catch { errors.append(error) }
-                    return errors.map { if case .sessionBusy = $0 as? AneBookError { true } else { false } }
-                })
+                asked.resume(returning: (try? session.encode("AB")).map { session.decode($0) })
             }
         }
-        #expect(await asked.value == [true, true])
-        #expect(try await answer.tokens.count == 15)
+        #expect(text == "AB")
+        try await load
     }
 
     /// Each program call in turn finds its task cancelled; the session is as good as before.
@@ -168,6 +200,14 @@ import Testing
         random = PCG64(seed: 1 << 40 | 7)
         #expect(random.uniform() == 0.829812891829413)
     }
+}
+
+/// What was said so far, from any thread.
+private final class Words: Sendable {
+    private let words = Mutex<[String]>([])
+    func add(_ word: String) { words.withLock { $0.append(word) } }
+    var count: Int { words.withLock { $0.count } }
+    func take() -> [String] { words.withLock { own in defer { own = [] }; return own } }
 }
 
 /// Opens once: after `act`, which is done when someone has come to `pass`. A thread of its own waits

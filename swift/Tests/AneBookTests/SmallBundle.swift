@@ -72,17 +72,24 @@ final class SmallBundle {
 struct CountingPredictor: Predictor {
     /// Called before each call of a program, with its number.
     var before: @Sendable (Int) -> Void = { _ in }
+    /// Called before each function is loaded, with its name.
+    var loading: @Sendable (String) -> Void = { _ in }
 
-    func open() -> any Programs { Counting(before) }
+    func open() -> any Programs { Counting(before, loading) }
 
     private final class Counting: Programs {
-        private let before: @Sendable (Int) -> Void
+        private let before: @Sendable (Int) -> Void, loading: @Sendable (String) -> Void
         private var calls = 0
 
-        init(_ before: @escaping @Sendable (Int) -> Void) { self.before = before }
+        init(_ before: @escaping @Sendable (Int) -> Void, _ loading: @escaping @Sendable (String) -> Void) {
+            (self.before, self.loading) = (before, loading)
+        }
 
         func load(_ function: FunctionReference, inputs: [String: Tensor], outputs: [String: Tensor])
-            -> any LoadedFunction { Function(self, inputs, outputs) }
+            -> any LoadedFunction {
+            loading("\(function.package.deletingPathExtension().lastPathComponent) \(function.name)")
+            return Function(self, inputs, outputs)
+        }
 
         func count() {
             before(calls)

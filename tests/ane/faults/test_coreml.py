@@ -233,6 +233,10 @@ SIGNS = {
         lambda x: mb.select(cond=mb.less(x=x, y=np.int32(0)), a=mb.abs(x=x), b=np.int32([1, 2, 3])),
         lambda x: mb.select(cond=mb.less(x=x, y=np.int32(0)), a=mb.abs(x=x), b=x),
     ),
+    "wrapped": (
+        lambda x: mb.add(x=mb.mod(x=x, y=np.int32(5)), y=np.int32(5)),
+        lambda x: mb.sub(x=mb.mod(x=x, y=np.int32(5)), y=np.int32(5)),
+    ),
     "indices": (
         lambda x: mb.topk(x=x, k=2)[1],
         lambda x: mb.topk(x=x, k=2)[0],

@@ -64,3 +64,17 @@ def test_one_program_in_both_readings(make):
     found = diff(*(MLProgram(path, semantics=s) for s in ("reported", "documented")), {"x": X})
     assert not found.equal and found.first.elements == (-3, 1)
     assert SIGN in str(found)
+
+
+def test_what_parts_before_the_outputs_is_enough(make):
+    """The order of two remainders is the same in both readings, and they are not."""
+    two = typed("fp32", 2)
+    operations = [
+        op("mod", {"a": two}, x="x", y=const(4.0)),
+        op("argsort", {"y": typed("int32", 2)}, x="a"),
+    ]
+    path = make(operations, ("y",), {"x": two})
+    programs = [MLProgram(path, semantics=s) for s in ("reported", "documented")]
+    found = diff(*programs, {"x": np.float32([-7, 2])})
+    assert found.equal and found.first.name == "a"
+    assert "(mod-sign), at 'a': " in str(found) and "(sort-nan), at 'y': " in str(found)

@@ -172,7 +172,7 @@ def _fractions(operation: Operation, facts: Facts) -> bool:
     return operation.outputs[0][1].dtype in FLOATS and not is_whole
 
 
-def _cast_from(*dtypes: str) -> Callable[[Operation, Facts], bool]:
+def _cast_from(dtypes: tuple[str, ...]) -> Callable[[Operation, Facts], bool]:
     """A cast of these dtypes to whole numbers, of values that its result may not have."""
 
     def predicate(operation: Operation, facts: Facts) -> bool:
@@ -267,8 +267,8 @@ PREDICATES: dict[str, Callable[[Operation, Facts], bool]] = {
     "select-broadcast": _parted_shapes,
     "range-empty": _range_ends,
     "range-fractions": _fractions,
-    "cast-outside": _cast_from(*FLOATS),
-    "cast-int16": _cast_from("int32"),
+    "cast-outside": _cast_from(FLOATS),
+    "cast-int16": _cast_from(("int32",)),
     "clip-order": _order_of_ends,
     "pad-reflect": _reflected_far,
 }  # fmt: skip

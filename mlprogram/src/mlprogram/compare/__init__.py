@@ -58,8 +58,8 @@ class Difference:
         return self.text()
 
     def text(self, why: bool = False) -> str:
-        """The report. What depends on how Core ML computes it is named where outputs part; why:
-        in any case, with the sources."""
+        """The report. What depends on how Core ML computes it is named where values part; why: in
+        any case, with the sources."""
         head = f"{self.compared:,} of {self.values:,} values compared"
         parts = ["\n".join([f"{head}; tolerance {percent(self.tolerance)}", *self.notes])]
         if self.first:
@@ -76,7 +76,7 @@ class Difference:
         verdict = f"outputs {verdict}"
         if OUTPUTS_ALONE in self.notes:
             verdict += "; nothing before them was compared"
-        if self.arithmetic and (why or not self.equal):
+        if self.arithmetic and (why or self.first or not self.equal):
             parts.append("\n".join(report(self.arithmetic, why)))
         return "\n\n".join([*parts, verdict])
 

@@ -5,7 +5,8 @@
 /// size, T tokens of a call, S slots of the cache, n layers of a package, K key/value heads, D head
 /// size, V vocabulary; R channels and W columns of a tail.
 public struct Manifest: Codable, Sendable {
-    static let format = "ane-book bundle 6"
+    /// The one format of a bundle that this version takes; a manifest of another is refused.
+    public static let format = "ane-book bundle 6"
 
     public enum Task: String, Codable, Sendable {
         case textGeneration = "text-generation"

@@ -32,8 +32,8 @@ public final class MappedFile: Sendable {
 /// A table of rows (C,) in half precision, in a mapped file of numpy's format (.npy).
 ///
 /// Only the rows that are asked for are ever read.
-struct Table: Sendable {
-    let rows: Int, columns: Int
+package struct Table: Sendable {
+    package let rows: Int, columns: Int
     private let file: MappedFile
     private let start: Int
 
@@ -60,19 +60,11 @@ struct Table: Sendable {
     }
 
     /// The row of a token, for as long as `body` runs. `row` is one of the table's.
-    func withRow<Result>(_ row: Int, _ body: (UnsafeBufferPointer<Float16>) -> Result) -> Result {
+    package func withRow<Result>(_ row: Int, _ body: (UnsafeBufferPointer<Float16>) -> Result) -> Result {
         precondition(row >= 0 && row < rows)
         return file.withBytes { bytes in
             let part = bytes[(start + 2 * row * columns)..<(start + 2 * (row + 1) * columns)]
             return body(UnsafeRawBufferPointer(rebasing: part).bindMemory(to: Float16.self))
         }
-    }
-}
-
-extension Error {
-    /// The shortest words there are for an error of the system.
-    var reason: String {
-        if let own = self as? AneBookError { return own.message }
-        return (self as NSError).localizedDescription
     }
 }

@@ -4,11 +4,11 @@ import Foundation
 ///
 /// Opening reads the manifest, checks it against its contract and the size of every file, and maps
 /// the tables. Nothing large is read. A file whose bytes changed at the same size is not noticed
-/// here; `ane-book inspect --verify` compares hashes.
+/// here; `verify` compares hashes.
 public struct ModelBundle: Sendable {
     public let url: URL
     public let manifest: Manifest
-    let embedding: Table
+    package let embedding: Table
     let perLayer: Table?
     let positions: Table?
 
@@ -105,7 +105,7 @@ public struct ModelBundle: Sendable {
             guard size == bytes else {
                 let state = size.map { "has \($0) bytes" } ?? "is missing, or no regular file"
                 throw AneBookError.invalidBundle("\(url.path)/\(name) \(state); manifest.json says \(bytes) bytes; "
-                    + "convert the model again")
+                    + "copy or download the bundle again")
             }
         }
     }

@@ -13,7 +13,7 @@ final class Generator {
     init(_ runner: ModelRunner, _ cache: TokenCache, _ bundle: ModelBundle, _ tokenizer: Tokenizer,
         _ ids: [Int32], _ options: Options) throws {
         try options.check()
-        let context = runner.context
+        let context = runner.calls.context
         guard let least = ids.min(), let largest = ids.max() else {
             throw AneBookError.invalidInput("the prompt is empty; give at least one character")
         }
@@ -26,7 +26,7 @@ final class Generator {
                 "the prompt has \(ids.count) tokens; with at least one for the answer it must fit the "
                     + "context of \(context) tokens; shorten it, or convert with a longer context")
         }
-        guard !options.lookup || runner.block > 1 else {
+        guard !options.lookup || runner.calls.block > 1 else {
             throw AneBookError.invalidInput(
                 "\(bundle.url.path): converted without verify, it checks no guesses; convert it with "
                     + "--verify 8, or leave lookup out")
@@ -57,7 +57,7 @@ final class Generator {
         if ended { return nil }
         let start = clock.now
         guard let token = answer.tokens.last else {
-            options.reuseCache ? cache.keep(ids.dropLast()) : cache.clear(runner)
+            options.reuseCache ? cache.keep(ids.dropLast()) : cache.clear(runner, dropStates: false)
             let fresh = Array(ids[cache.tokens.count...])
             let outputs = try cache.append(fresh, guesses: [], runner)
             let first = try draw(outputs[0])
@@ -96,7 +96,7 @@ final class Generator {
         guard var lookup else { return [] }
         defer { self.lookup = lookup }
         let left = most - answer.tokens.count, position = cache.tokens.count
-        let room = runner.step(position, tokens: left).end - position - 1
+        let room = runner.calls.step(position, tokens: left).end - position - 1
         return Array(lookup.propose(ids + answer.tokens, most: room))
     }
 
@@ -135,20 +135,20 @@ final class TokenCache {
     /// Holds these, of which the programs' caches were replaced.
     func hold(_ other: [Int32]) { tokens = other }
 
-    func clear(_ runner: ModelRunner) {
+    func clear(_ runner: ModelRunner, dropStates: Bool = true) {
         tokens.removeAll(keepingCapacity: true)
-        runner.clear()
+        runner.clear(dropStates: dropStates)
     }
 
     /// Appends tokens, a chunk a call; a single one may be followed by guesses, which are not
     /// appended. Returns the outputs after the last token, and after each guess.
     func append(_ ids: [Int32], guesses: [Int32], _ runner: ModelRunner) throws -> [Output] {
-        if runner.step(tokens.count, tokens: 1).first < runner.floor {  // all of them run again
+        if runner.calls.step(tokens.count, tokens: 1).first < runner.floor {  // all of them run again
             let held = tokens
             clear(runner)
             _ = try append(held, guesses: [], runner)
         }
-        let calls = runner.calls(position: tokens.count, tokens: ids.count, guesses: guesses.count)
+        let calls = runner.calls.cut(position: tokens.count, tokens: ids.count, guesses: guesses.count)
         guard let first = calls.first?.first, let last = calls.last else { return [] }
         let base = tokens.count, all = tokens[first...] + ids + guesses  // `verify` repeats its block
         for call in calls {

@@ -4,95 +4,56 @@ import Foundation
 ///
 /// Between packages nothing is copied: what one gives is the memory that the next one reads.
 final class ModelRunner {
-    let context: Int, vocabulary: Int
-    /// K: how many tokens a call of `verify` takes; 1 without it.
-    let block: Int
+    let calls: Calls, vocabulary: Int
     /// How often the layers were called, by the slots of the tier.
     private(set) var tiers: [Int: Int] = [:]
+    /// What is still to be done before a call, a function each.
+    private(set) var loads: [Load] = []
 
     /// A call begins with the first token, or not before this one: windows and tails lack what a
     /// file left out.
     var floor = 0
 
-    let manifest: Manifest, sorted: [Int], layers: [any Step]
-    private let widths: [String: Int]
+    let manifest: Manifest, layers: [any Step]
     private let inputs: HostInputs
     private let head: [any Step]
     private let values: Values
     private let givesTokens: Bool
 
-    /// A call: its function, its first slot, and the one after its last.
-    struct Call: Equatable {
-        let function: String, first: Int, end: Int
-    }
-
-    /// Loads all programs; `progress` is told after each how many of how many are there.
-    init(_ bundle: ModelBundle, _ programs: any Programs, progress: (Int, Int) -> Void = { _, _ in }) throws {
+    /// Loads nothing yet of the functions that can be called; the others are left alone.
+    init(_ bundle: ModelBundle, _ programs: any Programs) throws {
         manifest = bundle.manifest
-        (context, vocabulary) = (manifest.context, manifest.embedding.shape[0])
-        (widths, sorted) = (manifest.functions, manifest.tiers)
-        block = widths["verify"] ?? 1
+        (calls, vocabulary) = (Calls(manifest), manifest.embedding.shape[0])
         givesTokens = manifest.givesTokens
         inputs = try HostInputs(bundle)
-        let values = Values(inputs.tensors), all = manifest.packages.count { $0.part != .experts }
-        var loaded = 0
-        func steps(_ parts: [Manifest.Part]) throws -> [any Step] {
-            try loadSteps(bundle, parts, programs, values) {
-                loaded += 1
-                progress(loaded, all)
-            }
-        }
-        layers = try steps(manifest.layers)
-        head = try steps(manifest.head)
+        let values = Values(inputs.tensors)
+        layers = try loadSteps(bundle, manifest.layers, programs, values, calls.functions, &loads)
+        head = try loadSteps(bundle, manifest.head, programs, values, calls.functions, &loads)
         self.values = values
     }
 
-    func clear() {
+    /// dropStates: also what programs keep themselves. It is hidden by the masks until it is
+    /// overwritten, unless it may be no number.
+    func clear(dropStates: Bool = true) {
         floor = 0
-        for step in layers { step.clear() }
+        for step in layers { step.clear(dropStates: dropStates) }
     }
 
-    /// Cuts tokens from slot `position` on into calls, for each of which the cache has T slots.
+    /// Runs every function that can be called once, on tokens that it leaves in the caches.
     ///
-    /// Where `verify` is the only function it takes them all, block by block. guesses: the number of
-    /// guesses after a single token; its call takes what it has room for.
-    func calls(position: Int, tokens: Int, guesses: Int = 0) -> [Call] {
-        let end = position + tokens
-        var calls: [Call] = [], position = position
-        while position < end {
-            let call: Call
-            if let width = widths["prefill"], end - position > 1, position + width <= context {
-                call = Call(function: "prefill", first: position, end: min(position + width, end))
-            } else {
-                call = step(position, tokens: end - position + guesses)
-            }
-            calls.append(call)
-            position = call.end
+    /// `check` is called before each program, and may throw.
+    func warm(check: () throws -> Void) throws {
+        for call in calls.possible.values.sorted(by: { ($0.first, $0.function) < ($1.first, $1.function) }) {
+            try run(call, Array(repeating: 0, count: call.end - call.first)[...], check: check)
+            try head(call, column: call.function == "verify" ? nil : 0)
         }
-        return calls
-    }
-
-    /// The call for the token of slot `position`, and as many after it as the call takes.
-    ///
-    /// `verify` takes the block of K slots that the token is in, and runs the block's earlier tokens
-    /// again: so a token has the same column of the same graph, and the same result to the bit,
-    /// guessed or not. `decode` takes the slots at the context's end that are no whole block.
-    func step(_ position: Int, tokens: Int) -> Call {
-        let first = position - position % block
-        if block == 1 || first + block > context {
-            return Call(function: "decode", first: position, end: position + 1)
-        }
-        return Call(function: "verify", first: first, end: min(first + block, position + tokens))
     }
 
     /// Runs the tokens of a call through all layers, in the smallest tier that has room for it.
     ///
     /// `check` is called before each program, and may throw to end the call.
     func run(_ call: Call, _ ids: ArraySlice<Int32>, check: () throws -> Void) throws {
-        let tokens = widths[call.function] ?? 1
-        guard let slots = sorted.first(where: { call.first + tokens <= $0 }) else {
-            throw AneBookError.promptTooLong("no cache has room for slot \(call.first + tokens)")
-        }
+        let tokens = calls.widths[call.function] ?? 1, slots = try calls.tier(call)
         tiers[slots, default: 0] += 1
         let name = manifest.tierName(call.function, slots)
         inputs.set(name, ids, position: call.first, hidden: values.first(tokens, manifest))
@@ -104,18 +65,17 @@ final class ModelRunner {
 
     /// Runs the head on one column of the last call, or on all of them; the logits are in `row`.
     func head(_ call: Call, column: Int?) throws {
-        var function = call.function
-        if let column, let tokens = widths[call.function], tokens > 1 {
-            function = "decode"
+        let function = calls.head(call.function)
+        if let column, let tokens = calls.widths[call.function], tokens > 1 {
             let from = values.last(tokens, manifest).halfs, to = values.last(1, manifest).halfs
             for channel in 0..<to.count { to[channel] = from[channel * tokens + column] }
         }
-        for step in head { try step.run(function, position: 0, tokens: widths[function] ?? 1) }
+        for step in head { try step.run(function, position: 0, tokens: calls.widths[function] ?? 1) }
     }
 
     /// The model's output after a column of the call that `head` ran on: parts of (V,), or a token.
     func output(_ function: String, column: Int) -> Output {
-        let tokens = widths[function] ?? 1
+        let tokens = calls.widths[function] ?? 1
         if givesTokens {
             return Output(parts: [], token: values["token", tokens]?.integers[column], column: column)
         }

@@ -119,7 +119,7 @@ extension ModelRunner {
     }
 
     private func exchange(_ layers: [KeptLayer], _ arrays: [[String: Tensor]], _ n: Int, reading: Bool) throws {
-        let slots = reading ? nil : sorted.first { n <= $0 }
+        let slots = reading ? nil : calls.tiers.first { n <= $0 }
         for case let shard as Shard in self.layers {
             try shard.exchange(new: slots) { store, tensor in
                 for (i, entry) in try manifest.entries(store, tensor.shape[0], in: shard.layers).enumerated() {

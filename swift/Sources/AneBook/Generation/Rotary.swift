@@ -40,7 +40,7 @@ public struct Rotary: Codable, Sendable {
     /// `context` slots.
     ///
     /// Throws `invalidBundle` where a field of the scaling is missing or gives no numbers.
-    func fill(cos: UnsafeMutableBufferPointer<Float16>, sin: UnsafeMutableBufferPointer<Float16>,
+    package func fill(cos: UnsafeMutableBufferPointer<Float16>, sin: UnsafeMutableBufferPointer<Float16>,
         first: Int = 0, positions: Int, context: Int) throws {
         let frequencies = try self.frequencies(context), half = rotaryDim / 2
         let scale = attentionScale?.squareRoot() ?? pow(Double(headDim), -0.25)

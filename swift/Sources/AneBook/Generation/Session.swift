@@ -1,25 +1,27 @@
 import Dispatch
 import Foundation
-import Synchronization
 
 /// Answers prompts with a bundle, and keeps the cache of one conversation.
 ///
 ///     let session = try Session(ModelBundle(url), predictor: CoreMLPredictor())
 ///     for try await event in session.stream("What is the capital of France?") { ... }
 ///
-/// It works on a thread of its own, so a call of the programs blocks no other task. One answer at a
-/// time: a second one throws `sessionBusy`. A task that is cancelled, and a stream that nobody
-/// reads any more, end between two programs.
+/// It works on a thread of its own, so a call of the programs blocks no other task. One thing is done
+/// at a time: whoever asks for the next one waits, in the order of their coming, until it is done or
+/// their task is cancelled. A task that is cancelled, and a stream that nobody reads any more, end
+/// between two programs.
 public actor Session {
+    /// Is told how many functions of how many are loaded.
+    public typealias Progress = @MainActor @Sendable (Int, Int) -> Void
+
     public nonisolated let bundle: ModelBundle
     private nonisolated let thread = SerialThread()
     public nonisolated var unownedExecutor: UnownedSerialExecutor { thread.asUnownedSerialExecutor() }
 
-    private let predictor: any Predictor, tokenizer: Tokenizer
+    private let predictor: any Predictor
+    private nonisolated let tokenizer: Tokenizer
     private var runner: ModelRunner?
-    private let cache = TokenCache()
-    private var busy = false
-    private var underWay: Reader?
+    private let cache = TokenCache(), turn = Turn()
 
     /// Throws `invalidBundle`, or `invalidInput` for a bundle of another task. Loads no program yet.
     public init(_ bundle: ModelBundle, predictor: any Predictor) throws {
@@ -36,36 +38,41 @@ public actor Session {
     /// How many tokens the cache holds.
     public var position: Int { cache.tokens.count }
 
-    /// Loads the programs, which on a device's first time may take minutes.
+    /// Loads the functions that this bundle can call, which on a device's first time may take minutes.
     ///
-    /// `progress` is told after each program how many of how many are loaded.
-    public func load(progress: @Sendable (Int, Int) -> Void = { _, _ in }) throws {
-        if runner == nil { runner = try ModelRunner(bundle, predictor.open(), progress: progress) }
+    /// A task that is cancelled ends between two of them, and then none is loaded.
+    public func load(progress: Progress? = nil) async throws {
+        try await turn.take()
+        defer { turn.give() }
+        _ = try await loaded(progress)
     }
 
     /// Frees the programs and their caches; the next answer loads them again.
-    public func unload() throws {
-        try free()
+    public func unload() async throws {
+        try await turn.take()
+        defer { turn.give() }
         runner = nil
         cache.keep([])
     }
 
-    /// Loads the programs, and runs each once on a token that is then forgotten.
-    public func prewarm() throws {
-        try free()
-        let runner = try loaded()
-        for token in [[Int32(0)], [0, 0]] {
-            cache.clear(runner)
-            _ = try cache.append(token, guesses: [], runner)
-        }
-        cache.clear(runner)
+    /// Loads the programs, and runs every function once on tokens that are then forgotten.
+    ///
+    /// A conversation that the session holds is not: then nothing is run.
+    public func prewarm(progress: Progress? = nil) async throws {
+        try await turn.take()
+        defer { turn.give() }
+        let runner = try await loaded(progress)
+        guard cache.tokens.isEmpty else { return }
+        defer { cache.clear(runner) }
+        try runner.warm { try Task.checkCancellation() }
     }
 
     /// Forgets everything but the tokens that this conversation begins with.
     ///
     /// Of one that does not end with the user, these are the tokens before the user's next message.
-    public func reset(to messages: [Message] = []) throws {
-        try free()
+    public func reset(to messages: [Message] = []) async throws {
+        try await turn.take()
+        defer { turn.give() }
         var prompts = [messages]
         if messages.isEmpty { prompts = [] } else if messages.last?.role != "user" {
             prompts = ["a", "b"].map { messages + [Message(role: "user", content: $0)] }
@@ -77,7 +84,7 @@ public actor Session {
     /// The token ids of a prompt: through the chat template where there is one.
     ///
     /// plain: leave the template out, to continue a text.
-    public func encode(_ prompt: Prompt, system: String? = nil, plain: Bool = false) throws -> [Int32] {
+    public nonisolated func encode(_ prompt: Prompt, system: String? = nil, plain: Bool = false) throws -> [Int32] {
         let template = bundle.manifest.tokenizer.segments
         switch prompt {
         case .text(let text) where plain:
@@ -105,11 +112,12 @@ public actor Session {
     }
 
     /// The text of tokens; special tokens have none.
-    public func decode(_ tokens: [Int32]) -> String { tokenizer.decode(tokens) }
+    public nonisolated func decode(_ tokens: [Int32]) -> String { tokenizer.decode(tokens) }
 
     /// Forgets all but the first tokens of the cache: later slots stay masked until overwritten.
-    public func rewind(to position: Int) throws {
-        try free()
+    public func rewind(to position: Int) async throws {
+        try await turn.take()
+        defer { turn.give() }
         guard 0...cache.tokens.count ~= position else {
             throw AneBookError.invalidInput("cannot rewind to \(position): \(cache.tokens.count) tokens are held")
         }
@@ -121,13 +129,14 @@ public actor Session {
     ///
     /// Throws `invalidInput` where nothing is held, the file cannot be written, or mlx has no cache of
     /// such a model.
-    public func saveCache(to url: URL, form: CacheForm = .mlxSwift) throws {
-        try free()
+    public func saveCache(to url: URL, form: CacheForm = .mlxSwift) async throws {
+        try await turn.take()
+        defer { turn.give() }
         try PromptCache.check(bundle.manifest)
         guard !cache.tokens.isEmpty else {
             throw AneBookError.invalidInput("the session holds no tokens yet, so there is no cache to take")
         }
-        let runner = try loaded(), n = cache.tokens.count
+        let runner = try await loaded(), n = cache.tokens.count
         _ = try cache.append([], guesses: [], runner)  // what windows lack after `rewind`
         let own = PromptCache(tokens: cache.tokens, position: n, layers: try runner.kept(n), madeOf: bundle.manifest.madeOf)
         try own.write(url, form, bundle.manifest)
@@ -138,34 +147,29 @@ public actor Session {
     ///
     /// tokens: what it is the cache of, for a file that does not say. Throws `invalidInput` where it
     /// is damaged or of another model, before anything changes.
-    public func loadCache(from url: URL, tokens: [Int32]? = nil) throws {
-        try free()
-        let own = try PromptCache(url, bundle.manifest, tokens: tokens), runner = try loaded()
+    public func loadCache(from url: URL, tokens: [Int32]? = nil) async throws {
+        try await turn.take()
+        defer { turn.give() }
+        let own = try PromptCache(url, bundle.manifest, tokens: tokens), runner = try await loaded()
         cache.clear(runner)
         try runner.keep(own.layers, own.position)
         cache.hold(own.tokens)
     }
 
     /// Throws what an answer to these tokens would throw before any program runs.
-    public func check(_ tokens: [Int32], _ options: Options = Options()) throws {
-        try free()
-        _ = try Generator(loaded(), cache, bundle, tokenizer, tokens, options)
+    public func check(_ tokens: [Int32], _ options: Options = Options()) async throws {
+        try await turn.take()
+        defer { turn.give() }
+        _ = try Generator(await loaded(), cache, bundle, tokenizer, tokens, options)
     }
 
     /// Answers a prompt; `piece` is told the text as it becomes final.
     public func respond(to prompt: Prompt, _ options: Options = Options(),
         piece: @Sendable (String) -> Void = { _ in }) async throws -> Answer {
-        try await answer(prompt, options, for: nil, piece)
-    }
-
-    private func answer(_ prompt: Prompt, _ options: Options, for reader: Reader?,
-        _ piece: @Sendable (String) -> Void) async throws -> Answer {
-        while busy, underWay?.isLeft == true { await Task.yield() }  // its last call ends first
-        try free()
-        (busy, underWay) = (true, reader)
-        defer { (busy, underWay) = (false, nil) }
+        try await turn.take()
+        defer { turn.give() }
         let ids = try encode(prompt, system: options.system)
-        let generator = try Generator(loaded(), cache, bundle, tokenizer, ids, options)
+        let generator = try Generator(await loaded(), cache, bundle, tokenizer, ids, options)
         do {
             while let text = try generator.step() {
                 if !text.isEmpty { piece(text) }
@@ -185,55 +189,45 @@ public actor Session {
     public nonisolated func stream(_ prompt: Prompt, _ options: Options = Options())
         -> AsyncThrowingStream<Event, any Error> {
         AsyncThrowingStream { continuation in
-            let reader = Reader()
             let task = Task {
                 do {
-                    let answer = try await answer(prompt, options, for: reader) { continuation.yield(.text($0)) }
+                    let answer = try await respond(to: prompt, options) { continuation.yield(.text($0)) }
                     continuation.yield(.end(answer))
                     continuation.finish()
                 } catch {
                     continuation.finish(throwing: error)
                 }
             }
-            continuation.onTermination = { _ in
-                reader.leave()
-                task.cancel()
-            }
+            continuation.onTermination = { _ in task.cancel() }
         }
     }
 
-    private func loaded() throws -> ModelRunner {
-        try load()
-        guard let runner else { throw AneBookError.backendUnavailable("no program is loaded") }
+    private func loaded(_ progress: Progress? = nil) async throws -> ModelRunner {
+        if let runner { return runner }
+        let runner = try ModelRunner(bundle, predictor.open())
+        for (i, load) in runner.loads.enumerated() {
+            try Task.checkCancellation()
+            try load()
+            await progress?(i + 1, runner.loads.count)
+        }
+        self.runner = runner
         return runner
     }
 
-    private func free() throws {
-        if busy {
-            throw AneBookError.sessionBusy(
-                "this session is in the middle of an answer: let it end, cancel its task, or open a second session")
-        }
-    }
-
-    private func noTemplate() -> AneBookError {
+    private nonisolated func noTemplate() -> AneBookError {
         let why = bundle.manifest.tokenizer.refused?["segments"].map { ": \($0)" } ?? ""
         return .invalidInput("\(bundle.manifest.name) has no chat template here\(why); give token ids, or "
             + "one plain text without a system prompt where the model has none at all")
     }
 }
 
-/// Whoever reads a stream, who may leave before its end.
-private final class Reader: Sendable {
-    private let left = Mutex(false)
-    var isLeft: Bool { left.withLock { $0 } }
-    func leave() { left.withLock { $0 = true } }
-}
-
 /// Runs the jobs of one actor on a queue of its own, since they block.
-final class SerialThread: SerialExecutor {
+package final class SerialThread: SerialExecutor {
     private let queue = DispatchQueue(label: "AneBook")
 
-    func enqueue(_ job: consuming ExecutorJob) {
+    package init() {}
+
+    package func enqueue(_ job: consuming ExecutorJob) {
         let job = UnownedJob(job)
         queue.async { job.runSynchronously(on: self.asUnownedSerialExecutor()) }
     }

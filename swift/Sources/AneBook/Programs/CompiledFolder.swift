@@ -23,8 +23,8 @@ struct CompiledFolder {
     ///
     /// `make` gives a folder that may be taken. Where nothing can be kept, that folder is the answer.
     private func compiled(_ function: FunctionReference, make: () throws -> URL) throws -> URL {
-        let files = FileManager.default, (stem, key) = names(function)
-        let place = url.appendingPathComponent("\(stem)-\(key).mlmodelc", isDirectory: true)
+        let files = FileManager.default, (stem, name) = names(function)
+        let place = url.appendingPathComponent(name, isDirectory: true)
         if files.fileExists(atPath: place.path) { return place }
         let new = try make()
         // Those of the same package before the system, the app or the conversion was renewed.
@@ -51,21 +51,33 @@ struct CompiledFolder {
         }
     }
 
-    /// A stem that stays what it is when a bundle's folder is renewed, and a key that changes with
-    /// the system, the bundle's seal, and any path, size or date of the package's files.
+    /// The kept folders of no package of these bundles.
+    func others(_ bundles: [ModelBundle]) -> [URL] {
+        let own = Set(bundles.flatMap { bundle in
+            bundle.manifest.packages.compactMap { part in
+                part.functions.first.map { names(FunctionReference(bundle, part, $1, name: $0)).name }
+            }
+        })
+        let kept = (try? FileManager.default.contentsOfDirectory(atPath: url.path)) ?? []
+        return kept.filter { $0.hasSuffix(".mlmodelc") && !own.contains($0) }.sorted().map { url.appendingPathComponent($0) }
+    }
+
+    /// A stem that stays what it is when a bundle's folder is renewed, and a name that changes with
+    /// the system, the bundle's seal, and any path or size of the package's files; without a seal,
+    /// which names their bytes, with their dates too.
     ///
     /// The folder's path is in neither: that of an app changes with each of its updates.
-    private func names(_ function: FunctionReference) -> (stem: String, key: String) {
+    private func names(_ function: FunctionReference) -> (stem: String, name: String) {
         let files = FileManager.default, package = function.package
         var lines = [ProcessInfo.processInfo.operatingSystemVersionString, function.seal]
         for path in (files.enumerator(atPath: package.path)?.compactMap { $0 as? String } ?? []).sorted() {
             let facts = try? files.attributesOfItem(atPath: package.appendingPathComponent(path).path)
             guard facts?[.type] as? FileAttributeType == .typeRegular else { continue }
-            let date = (facts?[.modificationDate] as? Date)?.timeIntervalSince1970 ?? 0
-            lines.append("\(path) \((facts?[.size] as? NSNumber)?.intValue ?? 0) \(date)")
+            let date = function.seal.isEmpty ? facts?[.modificationDate] as? Date : nil
+            lines.append("\(path) \((facts?[.size] as? NSNumber)?.intValue ?? 0) \(date?.timeIntervalSince1970 ?? 0)")
         }
-        let stem = package.deletingPathExtension().lastPathComponent
-        return ("\(stem)-\(hash(function.folder))", hash(lines.joined(separator: "\n")))
+        let stem = "\(package.deletingPathExtension().lastPathComponent)-\(hash(function.folder))"
+        return (stem, "\(stem)-\(hash(lines.joined(separator: "\n"))).mlmodelc")
     }
 
     /// FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/

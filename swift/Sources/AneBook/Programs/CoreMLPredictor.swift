@@ -15,7 +15,7 @@ public struct CoreMLPredictor: Predictor {
     public enum Units: String, Sendable {
         /// Of the processors but the CPU, the one that an app may use in the background on iOS. On
         /// a Mac without it, such as a virtual one, Core ML may look for it for half an hour
-        /// (soniqo/speech-swift, pull request 286).
+        /// (soniqo/speech-swift, pull request 286): where it names none, the CPU is asked for.
         case cpuAndNeuralEngine = "ane"
         case cpuAndGPU = "gpu"
         case cpuOnly = "cpu"
@@ -32,87 +32,96 @@ public struct CoreMLPredictor: Predictor {
     let units: Units
     let folder: CompiledFolder
     let onWarning: @Sendable (String) -> Void
+    let configure: @Sendable (MLModelConfiguration) -> Void
 
     /// folder: where compiled packages are kept; nil: among the app's caches.
-    /// onWarning: told in a sentence when Core ML does less than asked for.
+    /// onWarning: told in a sentence when Core ML does less than asked for. configure: sets what else
+    /// a model's configuration has, such as optimization hints; units and function are set after it.
     public init(
         _ units: Units = .cpuAndNeuralEngine, folder: URL? = nil,
         onWarning: @escaping @Sendable (String) -> Void = {
             FileHandle.standardError.write(Data("Warning: \($0)\n".utf8))
-        }
+        },
+        configure: @escaping @Sendable (MLModelConfiguration) -> Void = { _ in }
     ) {
         let files = FileManager.default
         let caches = files.urls(for: .cachesDirectory, in: .userDomainMask).first ?? files.temporaryDirectory
         self.folder = CompiledFolder(url: folder ?? caches.appendingPathComponent("AneBook"))
-        (self.units, self.onWarning) = (units, onWarning)
+        (self.units, self.onWarning, self.configure) = (units, onWarning, configure)
     }
 
     public func open() throws -> any Programs { CoreMLPrograms(self) }
+
+    /// Compiled packages that were kept and are of none of these bundles: of bundles that are gone,
+    /// or were renewed. Whoever removes one loses no more than the time to compile it again.
+    public func compiled(butOf bundles: [ModelBundle]) -> [URL] { folder.others(bundles) }
 }
 
 private final class CoreMLPrograms: Programs {
     private let predictor: CoreMLPredictor
     private var compiled: [URL: URL] = [:]  // package -> its compiled form
+    private let placement: Placement<MLModel>
 
-    init(_ predictor: CoreMLPredictor) { self.predictor = predictor }
+    init(_ predictor: CoreMLPredictor) {
+        let engine = MLModel.availableComputeDevices.contains { if case .neuralEngine = $0 { true } else { false } }
+        let lacks = predictor.units == .cpuAndNeuralEngine && !engine
+        if lacks { predictor.onWarning("Core ML names no Neural Engine on this machine; programs run on the CPU, slowly") }
+        (self.predictor, placement) = (predictor, Placement(onCPU: lacks || predictor.units == .cpuOnly))
+    }
 
     func load(_ function: FunctionReference, inputs: [String: Tensor], outputs: [String: Tensor]) throws
         -> any LoadedFunction {
-        let model = try open(function)
-        try function.check(model.modelDescription)
-        return try CoreMLFunction(model, function, inputs: inputs, outputs: outputs)
+        let place = try open(function)
+        do { try function.check(place.model.modelDescription) } catch let error as AneBookError {
+            predictor.onWarning("\(error.message), unless Core ML describes another function than the one "
+                + "that was named (no Mac has told)")
+        }
+        return try CoreMLFunction(place, placement, function, inputs: inputs, outputs: outputs)
     }
 
     /// Loads from a compiled package as it lies, or from what was compiled of it before, or is now.
-    private func open(_ function: FunctionReference) throws -> MLModel {
+    private func open(_ function: FunctionReference) throws -> Placement<MLModel>.Place {
         let package = function.package
-        if package.pathExtension == "mlmodelc" { return try model(package, function) }
-        if let url = compiled[package] { return try model(url, function) }
+        if package.pathExtension == "mlmodelc" { return try place(package, function) }
+        if let url = compiled[package] { return try place(url, function) }
         return try predictor.folder.load(function) {
             // The form that waits, deprecated by macOS 27: the asynchronous one would need a thread
             // that waits for it, and a session has one of its own.
             do { return try MLModel.compileModel(at: package) } catch { throw function.refused("compile", error) }
         } load: { url in
-            let model = try model(url, function)
+            let place = try place(url, function)
             compiled[package] = url
-            return model
+            return place
         }
     }
 
-    private func model(_ url: URL, _ function: FunctionReference) throws -> MLModel {
-        do {
-            return try Self.model(url, function, predictor.units)
-        } catch {
-            // Some systems refuse a model on one processor and take it on another (whisper.cpp,
-            // issue 3914, on iOS 27 beta).
-            guard predictor.units != .cpuOnly, let model = try? Self.model(url, function, .cpuOnly) else {
+    /// Some systems refuse a model on one processor and take it on another (whisper.cpp, issue 3914,
+    /// on iOS 27 beta): then the bundle's programs run on the CPU.
+    private func place(_ url: URL, _ function: FunctionReference) throws -> Placement<MLModel>.Place {
+        let predictor = predictor
+        return try placement.open { onCPU in
+            let configuration = MLModelConfiguration()
+            predictor.configure(configuration)
+            configuration.computeUnits = onCPU ? .cpuOnly : predictor.units.coreML
+            // nil is the package's default function (documentation/coreml/mlmodelconfiguration/functionname).
+            // Those of a bundle are all described by name, also one that is alone.
+            configuration.functionName = function.name
+            do { return try MLModel(contentsOf: url, configuration: configuration) } catch {
                 throw function.refused("load", error)
             }
-            predictor.onWarning("\(function.refused("load", error).message); it goes on on the CPU, slowly")
-            return model
-        }
-    }
-
-    private static func model(_ url: URL, _ function: FunctionReference, _ units: CoreMLPredictor.Units) throws
-        -> MLModel {
-        let configuration = MLModelConfiguration()
-        configuration.computeUnits = units.coreML
-        // nil is the package's default function (documentation/coreml/mlmodelconfiguration/functionname).
-        // Those of a bundle are all described by name, also one that is alone.
-        configuration.functionName = function.name
-        return try MLModel(contentsOf: url, configuration: configuration)
+        } refused: { predictor.onWarning("\($0); the bundle's programs run on the CPU, slowly") }
     }
 }
 
 private final class CoreMLFunction: LoadedFunction {
-    private let model: MLModel, function: FunctionReference
+    private let place: Placement<MLModel>.Place, placement: Placement<MLModel>, function: FunctionReference
     private let inputs: MLDictionaryFeatureProvider, options = MLPredictionOptions()
     private let outputs: [(name: String, tensor: Tensor, backing: MLMultiArray)]
     private let kept: [Tensor]  // whose memory Core ML reads
 
-    init(_ model: MLModel, _ function: FunctionReference, inputs: [String: Tensor], outputs: [String: Tensor])
-        throws {
-        (self.model, self.function, kept) = (model, function, Array(inputs.values))
+    init(_ place: Placement<MLModel>.Place, _ placement: Placement<MLModel>, _ function: FunctionReference,
+        inputs: [String: Tensor], outputs: [String: Tensor]) throws {
+        (self.place, self.placement, self.function, kept) = (place, placement, function, Array(inputs.values))
         do {
             // An array over memory that is given copies nothing, so a call should read what the
             // memory holds then (unmeasured: nothing documented says that a call keeps no copy).
@@ -125,7 +134,10 @@ private final class CoreMLFunction: LoadedFunction {
         options.outputBackings = Dictionary(uniqueKeysWithValues: self.outputs.map { ($0.name, $0.backing) })
     }
 
-    func makeState() throws -> any ProgramState { CoreMLState(model.makeState(), function) }
+    func makeState() throws -> any ProgramState {
+        placement.begun = true
+        return CoreMLState(place.model.makeState(), function)
+    }
 
     func predict(_ state: (any ProgramState)?) throws {
         // What Core ML makes in a call is released with it, not whenever the thread next rests.
@@ -133,9 +145,9 @@ private final class CoreMLFunction: LoadedFunction {
             let results: any MLFeatureProvider
             do {
                 if let state = state as? CoreMLState {
-                    results = try model.prediction(from: inputs, using: state.state, options: options)
+                    results = try place.model.prediction(from: inputs, using: state.state, options: options)
                 } else {
-                    results = try model.prediction(from: inputs, options: options)
+                    results = try place.model.prediction(from: inputs, options: options)
                 }
             } catch {
                 throw function.refused("run", error)

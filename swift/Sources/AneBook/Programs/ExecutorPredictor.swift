@@ -17,11 +17,12 @@ public final class ExecutorPredictor: Predictor {
 
     /// The process, and one request at a time.
     private final class Child: Programs {
-        private let process = Process(), requests: FileHandle, answers = Pipe()
+        private let process = Process(), requests: FileHandle, answers = Pipe(), command: String
         private var buffer = [UInt8](), read = 0
         private var isLost = false  // an answer did not come whole, so where the next begins is unknown
 
         init(_ command: [String]) throws {
+            self.command = command.joined(separator: " ")
             process.executableURL = URL(fileURLWithPath: "/usr/bin/env")
             process.arguments = command
             // No pipe: only a write to a socket can be told to give an error where the other process
@@ -40,7 +41,7 @@ public final class ExecutorPredictor: Predictor {
             for end in ends { _ = fcntl(end, F_SETFD, FD_CLOEXEC) }
             (process.standardInput, process.standardOutput) = (theirs, answers)
             do { try process.run() } catch {
-                throw AneBookError.backendUnavailable("\(command.joined(separator: " ")): \(error.reason)")
+                throw AneBookError.backendUnavailable("\(self.command): \(error.reason)")
             }
             try? theirs.close()
         }
@@ -121,7 +122,7 @@ public final class ExecutorPredictor: Predictor {
 
         private func ended() -> AneBookError {
             .backendUnavailable("the executor's process has ended, or says what it should not: "
-                + "run `python3 -m mlprogram.pipe` to see why, and unload the session to start another")
+                + "run `\(command)` to see why, and unload the session to start another")
         }
     }
 

@@ -5,9 +5,14 @@ import Foundation
 /// A package has one cache, of the tier that was called last. Where a function of another tier is
 /// called, the rows before `position` are handed on.
 final class Shard {
-    private let functions: [String: Function]
+    /// The functions that are called, by name.
+    let names: [String]
+    private let bundle: ModelBundle, part: Manifest.Part
+    private let ties: [String: Ties], plain: [String: String]
+    private var functions: [String: Function] = [:]
     private let caches: [String: Cache], layout: Manifest.Layout
     private var slots: Int?  // of the tier that the cache is of; nil before a call
+    private var used = 0  // slots of the host's caches that are no zeros
     private var state: (any ProgramState)?
     let layers: Range<Int>
 
@@ -18,17 +23,24 @@ final class Shard {
         let kept: [(name: String, input: Tensor, new: Tensor)]
     }
 
+    /// The tensors of a function, made before it is loaded.
+    private struct Ties {
+        let inputs: [String: Tensor], outputs: [String: Tensor]
+        let kept: [(name: String, input: Tensor, new: Tensor)]
+    }
+
     /// What the host keeps of a cache, or of a tail's columns (n, R, 1, W + S).
     private struct Cache {
         let memory: Memory
         let tail: Tensor?
     }
 
-    /// values: the tensors that packages hand to each other.
-    init(_ bundle: ModelBundle, _ part: Manifest.Part, _ programs: any Programs, values: Values) throws {
-        var caches: [String: Cache] = [:], functions: [String: Function] = [:]
-        let context = bundle.manifest.context, layout = bundle.manifest.layout
-        for function in part.functions.values {
+    /// values: the tensors that packages hand to each other. names: of the functions that are called,
+    /// each of which is to be loaded before.
+    init(_ bundle: ModelBundle, _ part: Manifest.Part, values: Values, _ names: Set<String>) {
+        var caches: [String: Cache] = [:], ties: [String: Ties] = [:]
+        let context = bundle.manifest.context, used = part.functions.filter { names.contains($0.key) }
+        for function in used.values {
             for (name, spec) in function.kept {
                 let bytes = spec.shape.reduce(2, *)
                 if !Manifest.Layout.isTail(name) {
@@ -41,7 +53,7 @@ final class Shard {
                 }
             }
         }
-        for (name, spec) in part.functions {
+        for (name, spec) in used {
             var inputs: [String: Tensor] = [:], outputs: [String: Tensor] = [:]
             for (key, type) in spec.inputs where spec.kept[key] == nil {
                 let own = key == "per_layer" ? HostInputs.own(part.span.lowerBound) : key
@@ -57,15 +69,19 @@ final class Shard {
                 return (key, input, Tensor(new.dtype, new.shape))
             }
             for (key, input, new) in kept { (inputs[key], outputs["new_\(key)"]) = (input, new) }
-            let reference = FunctionReference(bundle, part, spec, name: part.called(name))
-            let loaded = try programs.load(reference, inputs: inputs, outputs: outputs)
-            functions[name] = Function(loaded: loaded, spec: spec, kept: kept)
+            ties[name] = Ties(inputs: inputs, outputs: outputs, kept: kept)
         }
-        // Without a cache, the tiers share a function.
-        for (name, plain) in bundle.manifest.names where functions[name] == nil {
-            functions[name] = functions[plain]
-        }
-        (self.functions, self.caches, self.layout, layers) = (functions, caches, layout, part.span)
+        (self.bundle, self.part, self.caches, self.ties) = (bundle, part, caches, ties)
+        (layout, layers, self.names) = (bundle.manifest.layout, part.span, used.keys.sorted())
+        plain = bundle.manifest.names
+    }
+
+    /// Loads a function of `names`.
+    func load(_ name: String, _ programs: any Programs) throws {
+        guard let spec = part.functions[name], let own = ties[name] else { return }
+        let reference = FunctionReference(bundle, part, spec, name: part.called(name))
+        let loaded = try programs.load(reference, inputs: own.inputs, outputs: own.outputs)
+        functions[name] = Function(loaded: loaded, spec: spec, kept: own.kept)
     }
 
     /// Hands `use` everything that is kept here, by name: caches of a tier's slots, and of tails the
@@ -73,7 +89,7 @@ final class Shard {
     ///
     /// new: the slots of a tier that is begun anew, with zeros, and keeps what `use` puts there.
     func exchange(new: Int? = nil, _ use: (String, Tensor) throws -> Void) throws {
-        if new != nil { clear() }
+        if let new { (_, used) = (clear(dropStates: true), new) }
         guard let slots = new ?? slots, let function = functions.values.first(where: { $0.spec.slots == slots })
         else { return }
         for (name, input, _) in function.kept { try use(name, caches[name]?.tail ?? input) }
@@ -86,9 +102,10 @@ final class Shard {
         }
     }
 
-    /// Empties the cache.
-    func clear() {
-        (slots, state) = (nil, nil)
+    func clear(dropStates: Bool) {
+        if dropStates { (slots, state) = (nil, nil) }
+        guard used > 0 else { return }
+        used = 0
         for cache in caches.values {
             cache.memory.bytes.initializeMemory(as: UInt8.self, repeating: 0)
             cache.tail?.clear()
@@ -97,7 +114,8 @@ final class Shard {
 
     /// Calls a function, and puts the rows of its first `tokens` tokens into the cache.
     func run(_ name: String, position: Int, tokens: Int) throws {
-        guard let function = functions[name] else {
+        // Without a cache, the tiers share a function.
+        guard let function = functions[name] ?? functions[plain[name] ?? name] else {
             throw AneBookError.invalidBundle("no function \(name) is loaded")
         }
         if let slots = function.spec.slots, self.slots != slots {
@@ -108,6 +126,7 @@ final class Shard {
                 tail.copy(position, input.shape[3], into: input, at: 0, axis: 3)
             }
         }
+        used = max(used, position + tokens)
         try function.loaded.predict(state)
         for (key, input, new) in function.kept {
             if let tail = caches[key]?.tail {

@@ -1,14 +1,20 @@
 /// A package, or the experts of a layer, run in its turn.
 protocol Step: AnyObject {
-    func clear()
+    /// Forgets all tokens; dropStates: and what programs keep themselves.
+    func clear(dropStates: Bool)
     func run(_ name: String, position: Int, tokens: Int) throws
 }
 
 extension Shard: Step {}
 
-/// Loads packages in order; the experts of a layer are one step, which opens each at need.
+/// Loads one function.
+typealias Load = () throws -> Void
+
+/// Packages in order, as steps; the experts of a layer are one step, which opens each at need.
+///
+/// functions: of a package, those that are called. What is to be done before is added to `loads`.
 func loadSteps(_ bundle: ModelBundle, _ parts: [Manifest.Part], _ programs: any Programs, _ values: Values,
-    loaded: () -> Void = {}) throws -> [any Step] {
+    _ functions: (Manifest.Part) -> Set<String>, _ loads: inout [Load]) throws -> [any Step] {
     var steps: [any Step] = []
     for (i, part) in parts.enumerated() where (part.expert ?? 0) == 0 {
         if part.part == .experts {
@@ -16,9 +22,10 @@ func loadSteps(_ bundle: ModelBundle, _ parts: [Manifest.Part], _ programs: any 
             steps.append(Experts(bundle, Array(experts), programs, values))
             continue
         }
-        steps.append(try Shard(bundle, part, programs, values: values))
+        let shard = Shard(bundle, part, values: values, functions(part))
+        loads += shard.names.map { name in { try shard.load(name, programs) } }
+        steps.append(shard)
         if part.functions.values.contains(where: { $0.outputs["hidden_out"] != nil }) { values.turn() }
-        loaded()
     }
     return steps
 }
@@ -93,7 +100,7 @@ final class Experts: Step {
         names = bundle.manifest.names
     }
 
-    func clear() {}
+    func clear(dropStates: Bool) {}
 
     /// Sums up in single precision what the chosen experts make of `x`, as `y`.
     func run(_ name: String, position: Int, tokens: Int) throws {

@@ -33,8 +33,29 @@ def pow_two(graph: ProgramGraph) -> Iterator[Seen]:
 
 def mod_sign(graph: ProgramGraph) -> Iterator[Seen]:
     for operation in each(graph, "mod"):
-        if not all(nonnegative(graph, graph.item(operation, key)) for key in "xy"):
+        known = all(nonnegative(graph, graph.item(operation, key)) for key in "xy")
+        if not known and not _wraps(graph, operation):
             yield Seen("a mod of numbers that may be negative", operation)
+
+
+def _wraps(graph: ProgramGraph, operation: Operation) -> bool:
+    """Whether it is a mod of mod(mod(x, n) + n, n), which is right by either sign."""
+    size = numbers(graph, operation, "y")
+
+    def is_a(kind: str, other: Operation | None) -> bool:
+        return other is not None and other.type == kind and numbers(graph, other, "y") == size
+
+    def readers(other: Operation) -> list[Operation]:
+        return graph.readers.get(other.outputs[0][0], [])
+
+    if min(size, default=0) <= 0:
+        return False
+    added = graph.maker(graph.item(operation, "x"))
+    if added is not None and is_a("add", added) and is_a("mod", graph.maker(added.inputs["x"][0])):
+        return True
+    adds = readers(operation)
+    outer = [is_a("mod", one) for add in adds for one in readers(add)]
+    return all(is_a("add", add) for add in adds) and bool(outer) and all(outer)
 
 
 def integers_beyond(graph: ProgramGraph) -> Iterator[Seen]:
@@ -212,7 +233,8 @@ def attention_batch(graph: ProgramGraph) -> Iterator[Seen]:
             operation.outputs[0][1].shape[0] or 0,
             graph.maker(graph.item(operation, "x")),
         )
-        if batch < BATCH or added is None or added.type != "add":
+        axes = len(shape_of(graph, operation, "x"))  # batch, heads, queries, keys
+        if axes != 4 or batch < BATCH or added is None or added.type != "add":
             continue
         scores = [maker for key in "xy" if (maker := graph.maker(graph.item(added, key)))]
         values = _read_by(graph, operation, ("matmul",))

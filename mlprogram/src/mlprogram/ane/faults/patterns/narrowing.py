@@ -27,8 +27,8 @@ def sentinel_added(graph: ProgramGraph) -> Iterator[Seen]:
         total = made_by(graph, operation, "x", "add")
         masks = [graph.constant(graph.item(total, key)) for key in "xy"] if total else []
         rank, axis = len(shape_of(graph, operation, "x")), number(graph, operation, "axis")
-        along = rank - 1 if axis is None else int(axis) % rank
-        if any(mask and _hides_rows(mask, along - rank) for mask in masks):
+        along = -1 if axis is None else int(axis) - rank * (axis >= 0)  # counted from the end
+        if any(mask and _hides_rows(mask, along) for mask in masks):
             yield Seen("a softmax of rows to which -inf is added throughout", operation)
 
 

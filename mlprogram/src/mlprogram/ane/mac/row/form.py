@@ -18,16 +18,11 @@ from mlprogram.errors import InvalidInput
 
 FORMAT = "mlprogram row 1"
 MAX_BYTES = 4096
-#: Where a row is handed in; a longer address is refused (GitHub's servers take about 8 KB).
-ISSUES, LONGEST_LINK = "https://github.com/ane-book/ane-book/issues/new", 8000
+ISSUES = "https://github.com/ane-book/ane-book/issues/new"  # where a row is handed in
+LONGEST_LINK = 8000  # characters; GitHub's servers are said to refuse an address of over 8 KB
 
 UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
 DEVICES = ("cpu", "gpu", "ane", "other")
-#: Compute units on which an op may be planned, by device.
-MAY = {
-    "gpu": {"CPU_AND_GPU", "ALL"},
-    "ane": {"CPU_AND_NE", "ALL"},
-}
 OWN = "own"  # what a package of one's own is called
 NAMES = ("convolutions", "layer-host", "layer-state", "state-slice", "state-select", OWN)
 #: Of anemon's fields (751K/apple-neural-engine-monitor README), those that a row keeps.
@@ -47,7 +42,7 @@ FAILED = (
     rf"(its start|[a-z ]{{1,20}}( ({'|'.join(UNITS)}))?)|{WRONG}|{LATE}"
 )
 LINES = re.compile(rf'(?=\{{"name":|"({"|".join(UNITS)})":)')  # a package, or units, begin one
-VERSION = r"\d{1,3}(\.\w{1,8}){1,4}"
+VERSION = r"\d{1,3}(\.\w{1,8}){1,4}(\+[\w.]{1,12})?"
 
 Check = Callable[[object, str], None]  # raises InvalidInput of a value; the text says where it is
 Row = dict
@@ -78,7 +73,8 @@ def _text(pattern: str, what: str) -> Check:
     return check
 
 
-def _one_of(*words: str) -> Check:
+def _one_of(words: Iterable[str]) -> Check:
+    words = [*words]
     return _text("|".join(map(re.escape, words)), "one of " + ", ".join(words))
 
 
@@ -156,7 +152,7 @@ _ON_UNITS = _record(
 #: are planned so, of how many with a plan and a sure prediction. compiler: what it failed at.
 _PACKAGE = _record(
     {
-        "name": _one_of(*NAMES), "sha256": _text("[0-9a-f]{32}", "32 digits of a sha256"),
+        "name": _one_of(NAMES), "sha256": _text("[0-9a-f]{32}", "32 digits of a sha256"),
         "predicted": _record(
             {"chip": _text(r"any|[am]\d{1,2}(-(pro|max|ultra))?", "a chip of `mlprogram place`")},
             {"ANE": _COUNT, "CPU": _COUNT, "depends": _COUNT},
@@ -171,7 +167,7 @@ _PACKAGE = _record(
 #: fitted: whether somebody fitted anything to this row; such a row judges nothing.
 FIELDS = _record(
     {
-        "format": _one_of(FORMAT), "date": _date, "fitted": _flag,
+        "format": _one_of([FORMAT]), "date": _date, "fitted": _flag,
         "chip": _text(CHIP, "a chip such as Apple M4 Max"),
         "system": _text(r"macOS \d{1,2}\.\d{1,2}", "a system such as macOS 26.1"),
         "coremltools": _text(VERSION, "a version"), "mlprogram": _text(VERSION, "a version"),
@@ -179,7 +175,7 @@ FIELDS = _record(
     },
     {
         "anemon": _record({}, dict.fromkeys(WATCHED, _number(0, 10_000))),
-        "unmeasured": _record({}, dict.fromkeys((*UNITS[2:], "anemon"), _one_of(*REASONS))),
+        "unmeasured": _record({}, dict.fromkeys((*UNITS[2:], "anemon"), _one_of(REASONS))),
     },
 )  # fmt: skip
 
@@ -198,27 +194,17 @@ def check_row(row: object) -> None:
         raise _refuse("packages", f"{twice} is there twice")
     for package in row["packages"]:
         where = f"packages.{package['name']}"
-        same, of = package.get("as_predicted", (0, 0))
-        if same > of:
-            raise _refuse(f"{where}.as_predicted", f"{same} of {of}")
-        if missing := next((u for u in UNITS if u not in {*package["units"], *_left(row)}), None):
+        same, of = package.get("as_predicted", (0, 1))
+        if same > of or of == 0:
+            raise _refuse(f"{where}.as_predicted", f"{same} of {of} cannot be")
+        told = package["units"].keys() | row.get("unmeasured", {}).keys()
+        if missing := next((units for units in UNITS if units not in told), None):
             raise _refuse(f"{where}.units", f"{missing} is neither measured nor unmeasured")
         for units, found in package["units"].items():
-            _check_units(units, found, f"{where}.units.{units}")
-
-
-def _left(row: Row) -> Iterable[str]:
-    return row.get("unmeasured", {})
-
-
-def _check_units(units: str, found: dict, where: str) -> None:
-    for device in found.get("ops", {}):
-        if units not in MAY.get(device, UNITS):
-            raise _refuse(f"{where}.ops", f"{units} has no {device}")
-    if found.get("min_ms", 0) > found.get("median_ms", 0):
-        raise _refuse(f"{where}.min_ms", "is more than the median")
-    if ("failed" in found) == ("median_ms" in found):
-        raise _refuse(where, "either failed or median_ms says how it went")
+            if found.get("min_ms", 0) > found.get("median_ms", 0):
+                raise _refuse(f"{where}.units.{units}.min_ms", "is more than the median")
+            if ("failed" in found) == ("median_ms" in found):
+                raise _refuse(f"{where}.units.{units}", "either failed or median_ms says how")
 
 
 def text(row: Row) -> str:

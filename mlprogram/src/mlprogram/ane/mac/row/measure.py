@@ -1,9 +1,10 @@
 """Measure a device row: each package on each set of compute units, in child processes.
 
 `mlprogram.ane.mac.probe` is the child's program: it compiles, loads twice, asks for the plan, and
-predicts 20 times on random inputs. Zeros would flatter the engine: it takes a third of the power
-for them, and an M6 a tenth less time (751K/apple-neural-engine-monitor). A child that dies or hangs
-on one set of units leaves those before it measured; those behind it are asked of a new child.
+predicts 20 times on random inputs. Zeros would flatter the engine: an M4 took a third of the power
+for them, and an M6 a tenth to a fifth less time (751K/apple-neural-engine-monitor). A child that
+dies or hangs on one set of units leaves those before it measured; those behind it are asked of a
+new child.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,19 +1,20 @@
 import AneBook
+import AneBookLabels
 import Foundation
 
-/// `anebook answers BUNDLE`: answers each line of JSON on standard input with one.
+/// Answers each line of JSON on standard input with one, from a bundle.
 ///
-/// Not in the usage: for tests, which hold a session to Python's. A request is `{"prompt": text}`,
+/// A request is `{"prompt": text}`,
 /// `{"messages": [...]}` or `{"tokens": [...]}` with fields of `Options`, or `{"texts": [...]}` for
 /// vectors, or for spans. An answer has what `Answer` has, or `error`. Of a request `{"open": FOLDER}` the answer
-/// is whether that bundle, and its tokenizer, can be opened; of `{"save": FILE, "form": F}` and
+/// is whether that bundle, and its tokenizer, can be opened;
+/// `{"verify": FOLDER}` verifies it in addition; of `{"save": FILE, "form": F}` and
 /// `{"load": FILE}`, with `tokens` where it does not say them, and `{"rewind": N}`, how many tokens
 /// the session then holds.
-func answers(_ arguments: inout Arguments) async throws {
-    let settings = try Settings(&arguments)
-    let bundle = try settings.bundle()
+func answers(_ folder: String, _ predictor: any Predictor) async throws {
+    let bundle = try ModelBundle(URL(fileURLWithPath: folder))
     if bundle.manifest.task == .embedding {
-        let embedder = try Embedder(bundle, predictor: settings.predictor())
+        let embedder = try Embedder(bundle, predictor: predictor)
         while let line = readLine() {
             let request = try decode(Request.self, from: Data(line.utf8))
             try reply(["vectors": await embedder.embed(request.texts ?? [])])
@@ -21,7 +22,7 @@ func answers(_ arguments: inout Arguments) async throws {
         return
     }
     if bundle.manifest.task == .tokenClassification {
-        let tagger = try Tagger(bundle, predictor: settings.predictor())
+        let tagger = try Tagger(bundle, predictor: predictor)
         while let line = readLine() {
             do {
                 for text in try decode(Request.self, from: Data(line.utf8)).texts ?? [] {
@@ -33,12 +34,14 @@ func answers(_ arguments: inout Arguments) async throws {
         }
         return
     }
-    let session = try settings.session()
+    let session = try Session(bundle, predictor: predictor)
     while let line = readLine() {
         do {
             let request = try decode(Request.self, from: Data(line.utf8))
-            if let folder = request.open {
-                _ = try ModelBundle(URL(fileURLWithPath: folder)).tokenizer()
+            if let folder = request.open ?? request.verify {
+                let other = try ModelBundle(URL(fileURLWithPath: folder))
+                _ = try other.tokenizer()
+                if request.verify != nil { try await other.verify() }
                 try reply(["name": folder])
                 continue
             }
@@ -67,7 +70,7 @@ func reply(_ value: some Encodable) throws {
 }
 
 struct Request: Decodable {
-    var open: String?, save: String?, load: String?, form: String?, rewind: Int?
+    var open: String?, verify: String?, save: String?, load: String?, form: String?, rewind: Int?
     var prompt: String?, messages: [Message]?, tokens: [Int32]?, texts: [String]?
     var max_tokens: Int?, temperature: Double?, top_k: Int?, top_p: Double?, seed: UInt64?
     var min_p: Double?, logit_bias: [Int: Double]?, presence_penalty: Double?, frequency_penalty: Double?

@@ -1,3 +1,5 @@
+import AneBook
+
 /// Where a text may be cut, and where its words begin: as Python's `ane_book.runtime.tags`.
 ///
 /// What is a letter is asked of this system's Unicode; of characters that its version and Python's

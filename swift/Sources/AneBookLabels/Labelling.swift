@@ -1,3 +1,4 @@
+import AneBook
 import Foundation
 
 /// Logarithms of the probabilities of labels: of a token's scores (N,), the log softmax.

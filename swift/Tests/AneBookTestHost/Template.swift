@@ -1,11 +1,11 @@
 import AneBook
 import Foundation
 
-/// `anebook template`: lays out conversations, for tests that compare with Python.
+/// Lays out conversations.
 ///
 /// Reads lines `{"segments": {...}, "messages": [...]}`, of which some have `"today": [year, month, day]`,
 /// and writes for each a line `{"text": ...}` or `{"error": ...}`.
-func template(arguments: [String]) {
+func template() {
     struct Question: Codable {
         var segments: ChatSegments
         var messages: [Message]

@@ -1,23 +1,15 @@
 import AneBook
 import Foundation
 
-/// `anebook tokens BUNDLE TEXT`: prints the token ids of a text, as it is.
+/// Answers each line of JSON on standard input with one, from the file `tokenizer.bin`:
 ///
-/// For tests, `anebook tokens TOKENIZER.bin` answers each line of JSON on standard input with one:
 /// `{"text": t, "special": bool}` or `{"bytes": base64, "special": bool}` gives `{"ids": [...]}`;
 /// `{"locate": t}` gives `{"ids": [[id, start, end], ...]}`; `{"ids": [...]}` gives `{"text": t}`;
 /// `{"stream": [...], "stop": [...]}` gives `{"parts": [...], "stopped": bool}`, its last part what
 /// came at the end; `{"id": token}` gives `{"id": number or null}`; `{"file": path, "rounds": n}`
 /// gives the seconds that it takes to open the tokenizer and to encode that file, each of n times.
-func tokens(arguments: [String]) throws {
-    if arguments.count == 2 {
-        let tokenizer = try ModelBundle(URL(fileURLWithPath: arguments[0])).tokenizer()
-        return try print(tokenizer.encode(arguments[1], addSpecialTokens: false).map(String.init).joined(separator: ","))
-    }
-    guard arguments.count == 1 else {
-        throw AneBookError.invalidInput("anebook tokens takes BUNDLE and TEXT")
-    }
-    let url = URL(fileURLWithPath: arguments[0])
+func tokens(_ path: String) throws {
+    let url = URL(fileURLWithPath: path)
     let tokenizer = try Tokenizer(contentsOf: url)
     while let line = readLine() {
         guard let request = try JSONSerialization.jsonObject(with: Data(line.utf8))

@@ -1,3 +1,4 @@
+import AneBook
 import Foundation
 
 /// Labels of the tokens of texts from a bundle, and the spans of the text that they mark.

@@ -1,7 +1,7 @@
 import AneBook
 import Foundation
 
-/// `anebook draws`: draws from logits that are given, for tests that hold the sampler to Python's.
+/// Draws from logits that are given, for tests that hold the sampler to Python's.
 ///
 /// Reads lines `{"logits": FILE, "vocabulary": V}` with fields of `Options`; the file has rows of V
 /// halfs, of which each gives a token. Writes for each `{"token_ids": [...], "microseconds": [...]}`,

@@ -1,0 +1,54 @@
+"""Which functions a session in Swift loads, warms and calls, in every kind of bundle."""
+
+import json
+import subprocess
+
+import pytest
+from swift_tables import add_tables
+from test_swift_session import FORMS, KINDS
+
+#: Where K divides the context, `verify` takes all single tokens, and `decode` none of the layers'.
+MORE = {
+    "tiers and verify": {"kv": "state", "tiers": (8, 16), "verify": 4},
+    "verify beside an odd end": {"kv": "host", "tiers": (16,), "verify": 5, "context": 32},
+    "a tier that only decode fits": {"kv": "host", "tiers": (8,), "prefill": 8, "context": 40},
+}
+
+
+def functions(test_host, bundle) -> dict:
+    """What the Swift host says of a bundle after prompts of all lengths."""
+    command = [*test_host, "functions", str(add_tables(bundle).path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("form", [*FORMS, *MORE])
+def test_what_can_be_called_is_loaded_and_warmed(form, test_host, tiny_bundle):
+    bundle = tiny_bundle("llama", **(FORMS | MORE)[form])[1]
+    said = functions(test_host, bundle)
+    assert said["loaded"] == said["warmed"] == said["called"]
+    manifest = bundle.manifest
+    every = {
+        f"{p.package.removesuffix('.mlpackage')} {f}"
+        for p in manifest.packages
+        for f in p.functions
+    }
+    left = every - set(said["loaded"])
+    heads = {part.package.removesuffix(".mlpackage") for part in manifest.head}
+    assert {name for name in left if name.split()[0] in heads and "prefill" in name} == {
+        f"{head} prefill" for head in heads if "prefill" in manifest.functions
+    }
+    if "verify" not in manifest.functions:
+        assert all("prefill" in name for name in left)
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_layers_without_a_cache_share_functions_between_tiers(family, test_host, tiny_bundle):
+    said = functions(test_host, tiny_bundle(family, tiers=(16,), shard_limit=200_000)[1])
+    assert said["loaded"] == said["warmed"] == said["called"]
+
+
+def test_an_answer_makes_no_new_state(test_host, tiny_bundle):
+    """Of 124 answers, half of which begin anew, the first makes one for each package."""
+    bundle = tiny_bundle("llama", kv="state")[1]
+    assert functions(test_host, bundle)["states"] == len(bundle.manifest.shards)
