@@ -178,18 +178,18 @@ def prove_whole(before: Container, after: Container, function: str, mends: Itera
             wanted = _run(single[0], arrays)
         except (InvalidPackage, InvalidInput):  # such as an index that there is not
             continue
-        found, declared = (
-            _run(single[1], arrays),
-            [_run(program, arrays) for program in as_declared],
-        )
+        try:
+            found, declared = _run(single[1], arrays), [_run(one, arrays) for one in as_declared]
+        except (InvalidPackage, InvalidInput) as error:
+            raise Unmended(f"function {function!r} would not run on {what}: {error}") from None
         for name, value in wanted.items():
-            error = _share(found[name], value)
+            share = _share(found[name], value)
             lost, new = (_share(one[name], value) for one in declared)
-            worst = max(worst, error)
-            if error > allowed or new > 2 * lost + 16 * _eps(declared[0][name]):
+            worst = max(worst, share)
+            if share > allowed or new > 2 * lost + 16 * _eps(declared[0][name]):
                 raise Unmended(
                     f"function {function!r} would not give what was meant: {name!r} is "
-                    f"{max(error, new):.2g} of its largest number away, on {what}"
+                    f"{max(share, new):.2g} of its largest number away, on {what}"
                 )
         tried += 1
     if not tried:
