@@ -65,7 +65,7 @@ def _layer(x, mask):
     return torch.log_softmax(x + y * 2 ** torch.tanh(x), -1)
 
 
-@pytest.mark.filterwarnings("ignore:Output, '\\d+', of the source model")
+@pytest.mark.filterwarnings("ignore:Output, '\\d+', of the source model", "ignore:overflow")
 def test_a_model_of_many_faults_gives_what_torch_does(tmp_path):
     x, mask = torch.randn(1, 4, 8, generator=torch.manual_seed(0)), torch.tensor([[1.0, 1, 1, 0]])
     made = ct.convert(

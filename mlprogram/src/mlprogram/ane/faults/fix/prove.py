@@ -92,7 +92,7 @@ def _prove_reading(program, mend: Mend) -> None:
         raise Unmended(f"the new ops do not run: {reason}")
     for arrays, found in tried:
         wanted = meant(mend, arrays, found.dtype).reshape(found.shape)
-        far = distance(found, wanted, mend.sums) / mend.ulps
+        far = distance(found, wanted, mend.sums, mend.size) / mend.ulps
         if not far <= 1:
             raise Unmended(
                 f"the new ops would not give what was meant: {far:.2g} times the rounding of "
@@ -131,11 +131,11 @@ def edges(mend: Mend, open_size: int) -> Iterator[dict[str, np.ndarray]]:
         yield {n: (3 * generator.standard_normal(shapes[n])).astype(dtypes[n]) for n in types}
 
 
-def distance(found: np.ndarray, wanted: np.ndarray, sums: bool = False) -> float:
+def distance(found: np.ndarray, wanted: np.ndarray, sums: bool, size: float) -> float:
     """The largest difference, in steps of the dtype at the size of the element wanted.
 
-    sums: at the size of the largest. Infinite where only one side is finite, for integers and
-    booleans that differ, and for other shapes.
+    sums: at the size of the largest. size: the least. Infinite where only one side is finite, for
+    integers and booleans that differ, and for other shapes.
     """
     if found.shape != wanted.shape:
         return np.inf
@@ -146,8 +146,8 @@ def distance(found: np.ndarray, wanted: np.ndarray, sums: bool = False) -> float
         apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.abs(a - b))
     apart[np.isnan(apart)] = np.inf
     finite = np.abs(np.where(np.isfinite(b), b, 0))
-    size = np.full(b.shape, finite.max(initial=0)) if sums else finite
-    step = np.maximum(float(info.eps) * size, float(info.smallest_subnormal))
+    sizes = np.maximum(finite.max(initial=0) if sums else finite, size)
+    step = np.maximum(float(info.eps) * sizes, float(info.smallest_subnormal))
     return float((apart / step).max(initial=0))
 
 
