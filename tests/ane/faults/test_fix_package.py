@@ -115,6 +115,17 @@ def test_an_op_that_has_no_exact_rewrite_stays(tmp_path):
     assert report.out is None
 
 
+def test_what_a_converter_was_given_is_not_guessed(tmp_path):
+    """An inverse may be meant with its epsilon, if nothing says that torch's reciprocal was."""
+
+    def anonymous(spec):
+        spec.description.metadata.userDefined.clear()
+
+    path = saved(tmp_path, lambda _, x: mb.inverse(x=x), edit=anonymous)
+    (left,) = fix(path, tmp_path / "b.mlpackage").left
+    assert left.fault.id == "reciprocal-epsilon" and "does not say" in left.left
+
+
 def test_what_is_found_in_a_rewrite_is_not_rewritten(tmp_path):
     """A clip of no bounds; an identity in its place would be taken for a root of squares."""
     whole = np.float16(np.inf)

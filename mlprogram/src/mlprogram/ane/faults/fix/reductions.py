@@ -90,7 +90,7 @@ def log_sum_exp(at: At) -> Mend:
     def meant(x):
         return torch.logsumexp(x, axes, keep)
 
-    return at.mend(result, [x], meant, values={x.name: FINITE})
+    return at.mend(result, [x], meant, values={x.name: FINITE}, size=1.0)
 
 
 def attention(at: At) -> Mend:
@@ -138,7 +138,8 @@ def log_softmax(at: At) -> Mend:
     total = make.op("reduce_sum", {"x": make.op("exp", {"x": moved}), **over}, shape=kept)
     log = make.op("log", {"x": total, "epsilon": np.float32(0)})
     result = make.op("sub", {"x": moved, "y": log})
-    return at.mend(result, [x], lambda x: torch.log_softmax(x, axis), values={x.name: SCORES})
+    values = {x.name: SCORES}
+    return at.mend(result, [x], lambda x: torch.log_softmax(x, axis), values=values, size=1.0)
 
 
 REWRITES: dict[str, Rewrite] = {
