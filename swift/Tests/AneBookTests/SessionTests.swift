@@ -203,7 +203,7 @@ import Testing
 }
 
 /// What was said so far, from any thread.
-private final class Words: Sendable {
+final class Words: Sendable {
     private let words = Mutex<[String]>([])
     func add(_ word: String) { words.withLock { $0.append(word) } }
     var count: Int { words.withLock { $0.count } }
@@ -212,7 +212,7 @@ private final class Words: Sendable {
 
 /// Opens once: after `act`, which is done when someone has come to `pass`. A thread of its own waits
 /// for that. Tasks have one thread a core, and two that waited for each other stood still on two cores.
-private final class Gate: Sendable {
+final class Gate: Sendable {
     private let came = DispatchSemaphore(value: 0), opened = DispatchSemaphore(value: 0)
     func pass() { came.signal(); opened.wait() }
     func whenSomeoneComes(_ act: @escaping @Sendable () -> Void) {
