@@ -16,7 +16,7 @@ MORE = {
 
 
 def functions(test_host, bundle) -> dict:
-    """What `AneBookTestHost functions` says of a bundle after prompts of all lengths."""
+    """What the Swift host says of a bundle after prompts of all lengths."""
     command = [*test_host, "functions", str(add_tables(bundle).path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)

@@ -2,12 +2,12 @@ import AneBook
 import Foundation
 import Synchronization
 
-/// Which functions a session loads, `prewarm` runs and answers call, and
-/// how many states the answers made; for a test.
+/// Which functions a session loads, `prewarm` runs and answers call, and how many states the answers
+/// made.
 ///
 /// Its programs answer at once, with zeros; the prompts have all lengths, and each is gone on with.
-func functions(_ path: String) async throws {
-    let bundle = try ModelBundle(URL(fileURLWithPath: path)), log = Log()
+func functions(_ folder: String) async throws {
+    let bundle = try ModelBundle(URL(fileURLWithPath: folder)), log = Log()
     let session = try Session(bundle, predictor: InstantPredictor { log.add($0) })
     try await session.load()
     let loaded = log.take()

@@ -32,11 +32,11 @@ let words = CommandLine.arguments.dropFirst()
 do {
     switch (words.first, words.count) {
     case ("answers", 2...): try await answers(words[2], predictor(words.dropFirst(2)))
+    case ("functions", 2): try await functions(words[2])
     case ("host-cost", 3): try await hostCost(words[2], tokens: Int(words[3]) ?? 0)
     case ("tokens", 2): try tokens(words[2])
     case ("template", 1): template()
     case ("draws", 1): try draws()
-    case ("functions", 2): try await functions(words[2])
     default: throw AneBookError.invalidInput(usage)
     }
 } catch {

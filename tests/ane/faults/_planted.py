@@ -1,6 +1,6 @@
-"""Packages with one op or few, built op by op, and a rule that finds an op by its kind."""
+"""Packages with one op or few, built op by op, and the rule that finds one fault."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,8 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram.ane import faults
 from mlprogram.ane.faults.fix import mendable
-from mlprogram.ane.laws.graph import Seen
+from mlprogram.ane.faults.patterns import PATTERNS
+from mlprogram.ane.laws.rule import Rule
 
 TARGET = ct.target.iOS18
 DTYPES = {"fp16": types.fp16, "fp32": types.fp32, "int32": types.int32}
@@ -50,16 +51,10 @@ def saved(made, path: Path, passes: bool = False) -> Path:
     return path
 
 
-def at_kind(fault: str, kind: str) -> dict[str, faults.Fault]:
-    """One fault alone, found at every op of a kind: what a rewrite does is tried apart from what
-    finds it, and of which versions."""
-    known = mendable()
-    if fault in known:
-        return {fault: known[fault]}
-    named = known["pow-two"]
-
-    def find(graph, _=None):
-        return [Seen(f"a {kind}", o) for o in graph.operations if o.type == kind]
-
-    claim = replace(named.claim, id=fault)
-    return {fault: replace(named, claim=claim, find=find)}
+def alone(fault: str) -> Mapping[str, Rule]:
+    """One fault, found by its pattern in whatever is made by whoever."""
+    if fault not in PATTERNS:
+        return {fault: mendable()[fault]}
+    some = faults.load()["pow-two"]
+    claim = replace(some.claim, id=fault)
+    return {fault: replace(some, claim=claim, find=lambda graph, _: PATTERNS[fault](graph))}

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 import resource
 
 from _pairs import HALF, INT, Form, _made
-from _planted import at_kind, mb, number
+from _planted import mb, number
 from mlprogram import MLProgram
 from mlprogram.ane import faults, laws
 from mlprogram.ane.faults.fix import fix
@@ -106,11 +106,33 @@ def test_nothing_is_written_where_nothing_is_mended(tmp_path):
     assert {one.name for one in tmp_path.iterdir()} == {"a.mlpackage"}
 
 
-def test_an_op_that_would_give_other_numbers_stays(tmp_path):
-    """An atan that is part of no atan2."""
-    path = saved(tmp_path, lambda _, x: mb.atan(x=x))
-    report = fix(path, tmp_path / "b.mlpackage", at_kind("atan2-zero", "atan"))
-    assert report.out is None and [one.fault.id for one in report.left] == ["atan2-zero"]
+def test_an_op_that_has_no_exact_rewrite_stays(tmp_path):
+    """A mask of infinities that is an output of its own."""
+    path = saved(tmp_path, lambda _, x: mb.add(x=x, y=number(-np.inf, x)))
+    report = fix(path, tmp_path / "b.mlpackage")
+    (left,) = report.left
+    assert (left.fault.id, left.left) == ("non-finite", "its mask is an output of the function")
+    assert report.out is None
+
+
+def test_what_is_found_in_a_rewrite_is_not_rewritten(tmp_path):
+    """A clip of no bounds; an identity in its place would be taken for a root of squares."""
+    whole = np.float16(np.inf)
+
+    def clip(_, x):
+        return mb.exp(x=mb.clip(x=x, alpha=-whole, beta=whole))
+
+    report = fix(saved(tmp_path, clip), tmp_path / "b.mlpackage")
+    assert {one.fault.id for one in report.mended} == {"non-finite"} and not report.left
+    (found,) = MLProgram(report.out).predict({"x": np.full((4, 8), -2)}).values()
+    np.testing.assert_allclose(found, np.exp(-2), 1e-3)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_mask_that_is_no_mask_stays(tmp_path, value):
+    path = saved(tmp_path, lambda _, x: mb.softmax(x=mb.add(x=x, y=number(value, x)), axis=-1))
+    report = fix(path, tmp_path / "b.mlpackage")
+    assert report.out is None and "too large for half precision, or none" in report.left[0].left
 
 
 def test_nothing_is_written_where_a_whole_function_parts(tmp_path):

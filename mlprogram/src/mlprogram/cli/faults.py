@@ -41,7 +41,7 @@ def faults_command(
     """Show what coremltools or Core ML is known to get wrong in it.
 
     Each with what comes out, and what should, where both can be computed here. Exit code 0:
-    nothing as grave as --fail-on was found, or --fix mended something; 1: not so.
+    nothing as grave as --fail-on was found, or --fix left nothing so grave; 1: not so.
     """
     from mlprogram.ane import faults, laws
 
@@ -52,7 +52,7 @@ def faults_command(
 
         mended = write_fixed(package, fix, mendable(system, coremltools))
         show(mended.to_json, mended.text, as_json)
-        raise typer.Exit(int(mended.out is None))
+        raise typer.Exit(1 if fail_on != "never" and mended.fails(fail_on) else 0)
     with progress_bar() as progress:
         report = laws.check(package, known, progress)
     from mlprogram.ane.faults import numbers  # which needs torch

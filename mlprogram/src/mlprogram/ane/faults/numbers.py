@@ -202,16 +202,18 @@ def _parting(both: Runners, tried: list[list[float]]) -> Iterator[tuple[dict, fl
 
 
 def _on_a_ramp(both: Runners) -> Numbers | None:
-    """Both sides on floats of 1, 2, 3, ... and integers of -1, -2, ..., if they differ there."""
-    arrays = {}
-    for name, (shape, dtype) in both.types.items():
-        ramp = np.arange(1, prod(shape) + 1).reshape(shape)
-        arrays[name] = (ramp if dtype.kind == "f" else -ramp).astype(dtype)
-    if not (apart := both.parting(arrays)):
-        return None
-    gives, should = zip(*apart[:SHOWN], strict=True)
-    first = {name: tuple(array.flat[:SHOWN].tolist()) for name, array in arrays.items()}
-    return Numbers(first, gives, should)
+    """Both sides on floats of 1, 2, 3, ... or their hundreds, and on integers of -1, -2, ..., if
+    they differ there."""
+    for steep in (1, 100):
+        arrays = {}
+        for name, (shape, dtype) in both.types.items():
+            ramp = np.arange(1, prod(shape) + 1).reshape(shape)
+            arrays[name] = (ramp * steep if dtype.kind == "f" else -ramp).astype(dtype)
+        if apart := both.parting(arrays):
+            gives, should = zip(*apart[:SHOWN], strict=True)
+            first = {name: tuple(array.flat[:SHOWN].tolist()) for name, array in arrays.items()}
+            return Numbers(first, gives, should)
+    return None
 
 
 def _known_first(allowed: Iterable[float] | None, floats: bool) -> list[float]:

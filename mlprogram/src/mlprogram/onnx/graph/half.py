@@ -35,7 +35,7 @@ SCORE = 5000.0
 EXACT = 2048
 
 #: Ops from which masks hide positions.
-HIDDEN_FROM = {"softmax", "exp", "reduce_log_sum_exp", "reduce_max"}
+HIDDEN_FROM = {"softmax", "exp", "reduce_max"}
 VIEWS = {
     "band_part", "cast", "concat", "expand_dims", "gather", "gather_along_axis", "gather_nd",
     "identity", "pad", "reshape", "reverse", "scatter", "scatter_along_axis", "scatter_nd",

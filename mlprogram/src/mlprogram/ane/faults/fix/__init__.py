@@ -26,7 +26,7 @@ from mlprogram.ane.faults.fix import edit
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
 from mlprogram.ane.faults.fix.rewrites import mends_of, same_rewrite
 from mlprogram.ane.laws.graph import ProgramGraph
-from mlprogram.ane.laws.rule import Rule
+from mlprogram.ane.laws.rule import SEVERITIES, Rule, Severity
 from mlprogram.errors import InvalidInput
 from mlprogram.files import regular_files
 from mlprogram.package.container import Container, open_container, save
@@ -34,8 +34,6 @@ from mlprogram.package.reader import Package
 from mlprogram.tables import table
 
 LAW = "non-finite"  # of the engine: the one that rewrites keep, beside the known faults
-#: Rewrites one after the other, since an op may have several faults.
-ROUNDS = 8
 
 __all__ = ["FixReport", "Treated", "fix", "mendable"]
 
@@ -74,6 +72,24 @@ class FixReport:
     bytes: tuple[int, int] = (0, 0)
     tried: int = 0
     error: float = 0.0
+    _waiting: list[Treated] = field(default_factory=list, repr=False)
+
+    def leave(self, treated: Treated, reason: Unmended) -> None:
+        """Name an op as left; if it was before, the first reason counts."""
+        if treated not in [replace(one, left="") for one in self.left]:
+            self.left.append(replace(treated, left=str(reason)))
+
+    def settle(self) -> None:
+        """Count what waited, and is found no more, as mended; what is mended is not left."""
+        left = {replace(one, left="") for one in self.left}
+        known = {*self.mended, *left}
+        self.mended += [one for one in dict.fromkeys(self._waiting) if one not in known]
+        self.left = [one for one in self.left if replace(one, left="") not in {*self.mended}]
+
+    def fails(self, level: Severity) -> bool:
+        """Whether something of this severity or a higher one is left."""
+        grave = SEVERITIES[: SEVERITIES.index(level) + 1]
+        return any(one.fault.severity in grave for one in self.left)
 
     def to_json(self) -> dict[str, Any]:
         """The report in plain JSON values."""
@@ -126,20 +142,15 @@ def fix(package: str | Path, out: str | Path, known: Mapping[str, Rule] | None =
         raise InvalidInput(f"{out}: {reason}; name another place for the mended package")
     before = now = open_container(path)
     report, known = FixReport(path), mendable() if known is None else known
-    waiting: list[Treated] = []
-    for _ in range(ROUNDS):
-        mends = _mends(Package(now), known, report, waiting)
+    while True:  # each round mends what none before it has
+        mends = _mends(Package(now), known, report)
         if not _keep_proven(_rewritten(now, mends), mends, report):
             break
         after = _rewritten(now, mends)
         _prove(now, after, mends, report)
         now = after
-    else:
-        raise InvalidInput(f"{path}: its faults come back {ROUNDS} times; nothing is written")
+    report.settle()
     if report.mended:
-        # what another fault's rewrite has mended as well
-        named = {*report.mended, *(replace(one, left="") for one in report.left)}
-        report.mended += [one for one in dict.fromkeys(waiting) if one not in named]
         save(now, out)
         report.out = out
         report.bytes = _bytes(path), _bytes(out)
@@ -150,16 +161,13 @@ def fix(package: str | Path, out: str | Path, known: Mapping[str, Rule] | None =
 Mends = dict[str, list[tuple[Treated, list[Mend]]]]  # by function
 
 
-def _mends(
-    package: Package, known: Mapping[str, Rule], report: FixReport, waiting: list[Treated]
-) -> Mends:
-    """The mendings of each function's faults; `report.left` has what there is none for.
+def _mends(package: Package, known: Mapping[str, Rule], report: FixReport) -> Mends:
+    """The mendings of each function's faults; what there is none for is left.
 
     An op that two rewrites are for has the first one only, and the other in the next round, if its
-    fault is still found there. waiting: those are added to it.
+    fault is still found there.
     """
     mends: Mends = {}
-    report.left = []
     for name, function in package.functions.items():
         graph, mends[name] = ProgramGraph(package, function), []
         claimed: dict[str, str] = {}  # ops, and the faults that they are rewritten for
@@ -174,13 +182,21 @@ def _mends(
             try:
                 made = mends_of(rule.id, graph, seen.operation)
             except Unmended as reason:
-                report.left.append(replace(treated, left=str(reason)))
+                report.leave(treated, reason)
+                continue
+            if treated in report.mended:
+                raise InvalidInput(
+                    f"{report.package}: {rule.id} is still found in {op} {of!r} once it is "
+                    "rewritten; nothing is written"
+                )
+            if report.mended and treated not in report._waiting:
+                report.leave(treated, Unmended("a rewrite brought it about"))
                 continue
             by = {claimed.setdefault(one.operation.name, rule.id) for one in made}
             if all(same_rewrite(rule.id, other) for other in by):
                 mends[name].append((treated, made))
             else:
-                waiting.append(treated)
+                report._waiting.append(treated)
     return mends
 
 
@@ -205,7 +221,7 @@ def _keep_proven(after: Container, mends: Mends, report: FixReport) -> int:
                 for one in made:
                     prove_alone(after, function, one)
             except Unmended as reason:
-                report.left.append(replace(treated, left=str(reason)))
+                report.leave(treated, reason)
             else:
                 report.mended.append(treated)
                 mends[function].append((treated, made))

@@ -6,6 +6,7 @@ from mlprogram.ane.faults.fix.mend import FINITE, At, Mend, Rewrite, Unmended
 from mlprogram.package.function import Operation
 import numpy as np
 
+LARGEST = float(np.finfo(np.float32).max)  # what stands for no bound in single precision
 WHOLE = (-7, -3, -2, -1, 0, 1, 2, 3, 7)
 #: The ops that follow the `atan` of coremltools 9.0's atan2.
 AFTER_ATAN = ("add", "sub", "mul", "add", "mul", "add")
@@ -58,18 +59,19 @@ def reciprocal_epsilon(at: At) -> Mend:
 
 
 def infinite_clip(at: At) -> Mend:
-    """clip(x) with an infinite bound -> maximum or minimum with the finite one."""
+    """clip(x) with a bound that is infinite, or the largest number -> maximum or minimum."""
     import torch
 
     x, low, high = at.value("x"), at.setting("alpha", -inf), at.setting("beta", inf)
-    finite = {"maximum": low, "minimum": high}
-    finite = {kind: bound for kind, bound in finite.items() if np.isfinite(bound)}
+    bounds = {"maximum": low, "minimum": high}
+    finite = {kind: bound for kind, bound in bounds.items() if abs(bound) < LARGEST}
     if len(finite) == 2:
         raise Unmended("its bounds are finite")
-    result = at.make.op("identity", {"x": x}) if not finite else x
+    # Not an identity, which stands for another fault.
+    result = x if finite else at.make.op("mul", {"x": x, "y": 1.0})
     for kind, bound in finite.items():
         result = at.make.op(kind, {"x": x, "y": float(bound)})
-    return at.mend(result, [x], lambda x: torch.clamp(x, low, high))
+    return at.mend(result, [x], lambda x: torch.clamp(x, low, high), values={x.name: FINITE})
 
 
 def atan2(at: At) -> Mend:
@@ -120,6 +122,6 @@ def root_of_square(at: At) -> Mend:
 
 REWRITES: dict[str, Rewrite] = {
     "pow-two": pow_two, "mod-sign": mod_sign, "roll-negative": mod_sign,
-    "reciprocal-epsilon": reciprocal_epsilon, "atan2-half-plane": atan2,
+    "reciprocal-epsilon": reciprocal_epsilon, "atan2-zero": atan2,
     "root-of-square": root_of_square,
 }  # fmt: skip

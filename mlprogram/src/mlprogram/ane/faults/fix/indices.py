@@ -1,8 +1,8 @@
-"""Exact rewrites of ops that move elements: gathers, slices, selects; of products of vectors."""
+"""Exact rewrites of ops that move elements: gathers, slices, squeezes, selects."""
 
 from math import prod
 
-from mlprogram.ane.faults.fix.edit import Maker, Value, broadcast
+from mlprogram.ane.faults.fix.edit import Value
 from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 import numpy as np
 
@@ -80,7 +80,7 @@ def narrowed(at: At) -> list[Mend]:
 
     mends = []
     for reader in readers:
-        here = At(at.graph, reader, Maker(f"{reader.name}_mended", {*at.graph.types}))
+        here = at.near(reader)
         given = {key: here.value(key, at.operation) for key in keys} | {"x": source}
         moved = here.make.op(at.operation.type, given, source.type.dtype, type_.shape)
         if reader.outputs[0][1].dtype != source.type.dtype:
@@ -106,43 +106,13 @@ def squeeze_wide(at: At) -> Mend:
     """A squeeze of an axis wider than 1 -> without that axis."""
     x, shape = at.value("x"), at.value("x").type.shape
     axes = [axis for axis in at.setting("axes") if shape[axis] in (1, None)]
-    kept = {"x": x, "axes": np.array(axes, np.int32)}
     if axes:
+        kept = {"x": x, "axes": np.array(axes, np.int32)}
         return at.as_described(at.make.op("squeeze", kept, shape=at.type.shape))
-    return at.as_described(at.make.op("identity", {"x": x}))
-
-
-def matmul_vector(at: At) -> Mend:
-    """A matmul with a vector -> with a matrix of one row or column, which the product drops."""
-    import torch
-
-    x, y = at.value("x"), at.value("y")
-    row, column = (len(one.type.shape) == 1 for one in (x, y))
-    left, right = _raised(at, x, 0) if row else x, _raised(at, y, 1) if column else y
-    across, down = (bool(at.setting(f"transpose_{key}", False)) for key in "xy")
-    flags = {"transpose_x": across and not row, "transpose_y": down and not column}
-    batch = broadcast([left.type.shape[:-2], right.type.shape[:-2]])
-    rows = left.type.shape[-1 if flags["transpose_x"] else -2]
-    columns = right.type.shape[-2 if flags["transpose_y"] else -1]
-    given = {"x": left, "y": right, **flags}
-    product = at.make.op("matmul", given, at.type.dtype, (*batch, rows, columns))
-    axes = np.array([-2] * row + [-1] * column, np.int32)
-    kept = (*batch, *[rows] * (not row), *[columns] * (not column))
-    result = at.make.op("squeeze", {"x": product, "axes": axes}, shape=kept)
-
-    def meant(x, y):
-        x = x.mT if flags["transpose_x"] else x
-        return torch.matmul(x, y.mT if flags["transpose_y"] else y)
-
-    values = {one.name: (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0) for one in (x, y)}
-    return at.mend(result, [x, y], meant, values=values, sums=True)
-
-
-def _raised(at: At, vector: Value, axis: int) -> Value:
-    (size,) = vector.type.shape
-    shape = (1, size) if axis == 0 else (size, 1)
-    given = {"x": vector, "axes": np.array([axis], np.int32)}
-    return at.make.op("expand_dims", given, shape=shape)
+    if None in shape:
+        raise Unmended("a size is open")
+    same = {"x": x, "shape": np.array(x.type.sizes, np.int32)}
+    return at.as_described(at.make.op("reshape", same, shape=at.type.shape))
 
 
 def select_broadcast(at: At) -> Mend:
@@ -170,7 +140,6 @@ def _tiled(at: At, value: Value, whole: tuple[int, ...]) -> Value:
 REWRITES: dict[str, Rewrite] = {
     "gather-negative": gather_negative, "gather-unvalidated": gather_unvalidated,
     "gather-bool": gather_bool, "slice-last-backwards": slice_last_backwards,
-    "squeeze-wide": squeeze_wide, "matmul-vector": matmul_vector,
-    "select-broadcast": select_broadcast, "unsigned-data": narrowed, "gather-narrowed": narrowed,
-    "squeeze-narrowed": narrowed,
+    "squeeze-wide": squeeze_wide, "select-broadcast": select_broadcast,
+    "unsigned-data": narrowed, "gather-narrowed": narrowed, "squeeze-narrowed": narrowed,
 }  # fmt: skip

@@ -50,6 +50,11 @@ class At:
         self.graph, self.operation, self.make = graph, operation, make
         self._unnamed: dict[str, Constant] = {}  # constants that the program has in an op itself
 
+    def near(self, operation: Operation) -> "At":
+        """The same for another op of the function."""
+        maker = Maker(f"{operation.name}_mended", {*self.graph.types})
+        return At(self.graph, operation, maker)
+
     @property
     def type(self) -> TensorType:
         """The declared type of the op's output."""
@@ -75,16 +80,23 @@ class At:
         given = {key: item for key, item in given.items() if item is not None}
         return self.make.op(self.operation.type, given, self.type.dtype, self.type.shape)
 
-    def as_described(self, result: Value, **how: Any) -> Mend:
-        """The mending of an op that is meant as it is described, which the executor computes."""
+    def as_described(
+        self, result: Value, instead: Mapping[str, np.ndarray] | None = None, **how: Any
+    ) -> Mend:
+        """The mending of an op that is meant as it is described, which the executor computes.
+
+        instead: constants that are meant in the place of those that there are.
+        """
         from mlprogram.ops import OPS
+        import torch
 
         op, keys = OPS[self.operation.type], [*self.operation.inputs]
-        static = {key: self.setting(key) for key in keys if key in op.static}
-        tensors = [key for key in keys if key not in op.static]
+        fixed: dict[str, Any] = {key: self.setting(key) for key in keys if key in op.static}
+        fixed |= {key: torch.from_numpy(array) for key, array in (instead or {}).items()}
+        tensors = [key for key in keys if key not in fixed]
 
         def meant(*given):
-            return op.function(**dict(zip(tensors, given, strict=True)), **static)
+            return op.function(**dict(zip(tensors, given, strict=True)), **fixed)
 
         return self.mend(result, [self.value(key) for key in tensors], meant, **how)
 
@@ -113,6 +125,10 @@ class At:
             raise Unmended(f"its {self.operation.type} is read by more than one {kind}")
         return readers[0]
 
+    def constant(self, value: Value) -> Constant | None:
+        """The constant behind a value; None if it is computed or compressed."""
+        return self._unnamed.get(value.name) or self.graph.constant(value.name)
+
     def array(self, key: str) -> np.ndarray | None:
         """A constant input of the op; None if it is absent or computed."""
         constant = self.graph.constant(self.graph.item(self.operation, key))
@@ -138,7 +154,7 @@ class At:
         except ValueError as error:
             raise Unmended(f"the rewrite would give {error}") from None
         names = [value.name for value in inputs]
-        known = {name: self._unnamed.get(name) or self.graph.constant(name) for name in names}
+        known = {value.name: self.constant(value) for value in inputs}
         computed = {value.name: value for value in inputs if known[value.name] is None}
         if not computed:
             raise Unmended("it is computed of constants alone")

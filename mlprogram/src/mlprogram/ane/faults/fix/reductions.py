@@ -142,7 +142,7 @@ def log_softmax(at: At) -> Mend:
 
 
 REWRITES: dict[str, Rewrite] = {
-    "triu-infinite": band_infinite, "tril-infinite": band_infinite,
+    "band-infinite": band_infinite,
     "rms-norm-epsilon": rms_norm_epsilon, "log-sum-exp": log_sum_exp,
     "log-of-softmax": log_softmax, "attention-mask-ignored": attention,
     "attention-large-heads": attention, "attention-cpu": attention,

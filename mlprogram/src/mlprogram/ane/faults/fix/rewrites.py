@@ -1,6 +1,13 @@
 """The exact rewrites that there are, by the id of the fault that they mend."""
 
-from mlprogram.ane.faults.fix import elementwise, indices, masks, reductions, windows
+from mlprogram.ane.faults.fix import (
+    elementwise,
+    indices,
+    masks,
+    products,
+    reductions,
+    windows,
+)
 from mlprogram.ane.faults.fix.edit import Maker
 from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 from mlprogram.ane.laws.graph import ProgramGraph
@@ -10,6 +17,7 @@ REWRITES: dict[str, Rewrite] = {
     **elementwise.REWRITES,
     **indices.REWRITES,
     **masks.REWRITES,
+    **products.REWRITES,
     **reductions.REWRITES,
     **windows.REWRITES,
 }

@@ -111,14 +111,25 @@ def gather_elements(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
 
 @operator("GatherND", since=11)
 def gather_nd(x: Tensor, indices: Tensor, *, batch_dims=0) -> Tensor:
+    """As rows of a table: Core ML's `gather_nd` by computed indices may give slice 0."""
     *places, count = shape_of(indices)
+    if not 0 <= batch_dims <= len(places) or batch_dims + count > rank(x):
+        raise Unsayable(f"batch_dims {batch_dims} of {rank(x)} axes, {count} of them indexed")
+    batch, sizes = shape_of(x)[:batch_dims], shape_of(x)[batch_dims : batch_dims + count]
     rest = shape_of(x)[batch_dims + count :]
-    high = is_high(x, indices) or len(places) + len(rest) > MOST_AXES
-    if high and not batch_dims and count < MOST_AXES:
-        rows = reshaped(x, [*shape_of(x)[:count], prod(rest)])
-        return reshaped(gather_nd(rows, reshaped(indices, [-1, count])), [*places, *rest])
-    named = _from_zero(indices, shape_of(x)[batch_dims : batch_dims + count])
-    return moved(lambda x: mb.gather_nd(x=x, indices=named, batch_dims=batch_dims), x)
+    steps = np.array([prod(sizes[axis + 1 :]) for axis in range(count)], np.int32)
+    begins = np.arange(prod(batch), dtype=np.int32) * np.int32(prod(sizes))
+    named = _from_zero(indices, sizes)
+    rows: Tensor
+    if isinstance(named, np.ndarray):
+        rows = (named * steps).sum(-1, dtype=np.int32)
+    else:
+        rows = mb.reduce_sum(x=mb.mul(x=named, y=steps), axes=[-1], keep_dims=False)
+    if batch:
+        begins = begins.reshape(batch + [1] * (len(places) - batch_dims))
+        rows = rows + begins if isinstance(rows, np.ndarray) else mb.add(x=rows, y=begins)
+    table = reshaped(x, [prod(batch) * prod(sizes), prod(rest)])
+    return reshaped(gather(table, reshaped(rows, [-1])), [*places, *rest])
 
 
 def _from_zero(indices: Tensor, size) -> Tensor:

@@ -49,7 +49,7 @@ def _same(x: Tensor) -> Tensor:
     return x
 
 
-def _define(name: str, mil_name: str, before: Callable = _same, after: Callable = _same) -> None:
+def _define(name: str, along: Callable, before: Callable = _same, after: Callable = _same) -> None:
     """Register a reduction with an elementwise function before it and one after it."""
 
     def convert(
@@ -58,7 +58,7 @@ def _define(name: str, mil_name: str, before: Callable = _same, after: Callable 
         def reduce(values: Tensor, chosen: list[int], keep: bool = True) -> Tensor:
             values = before(values)
             if chosen:
-                values = getattr(mb, mil_name)(x=values, axes=chosen, keep_dims=keep)
+                values = along(x=values, axes=chosen, keep_dims=keep)
             return after(values)
 
         how = {"keepdims": keepdims, "noop_with_empty_axes": noop_with_empty_axes}
@@ -75,16 +75,26 @@ def _square(x: Tensor) -> Tensor:
     return mb.mul(x=x, y=x)
 
 
-_define("ReduceL1", "reduce_sum", before=lambda x: mb.abs(x=x))
-_define("ReduceL2", "reduce_sum", before=_square, after=lambda x: mb.sqrt(x=x))
-_define("ReduceLogSum", "reduce_sum", after=lambda x: mb.log(x=x, epsilon=np.float32(0)))
-_define("ReduceLogSumExp", "reduce_log_sum_exp")
-_define("ReduceMax", "reduce_max")
-_define("ReduceMean", "reduce_mean")
-_define("ReduceMin", "reduce_min")
-_define("ReduceProd", "reduce_prod")
-_define("ReduceSum", "reduce_sum")
-_define("ReduceSumSquare", "reduce_sum", before=_square)
+def _log_sum_exp(x: Tensor, axes: list[int], keep_dims: bool) -> Tensor:
+    """The largest number plus the log of the rest: Core ML's own op overflows."""
+    top = mb.reduce_max(x=x, axes=axes, keep_dims=True)
+    finite = mb.equal(x=mb.sub(x=top, y=top), y=np.float32(0))  # infinity less itself is NaN
+    top = mb.select(cond=finite, a=top, b=np.float32(0))
+    rest = mb.reduce_sum(x=mb.exp(x=mb.sub(x=x, y=top)), axes=axes, keep_dims=True)
+    total = mb.add(x=mb.log(x=rest, epsilon=np.float32(0)), y=top)
+    return total if keep_dims else mb.squeeze(x=total, axes=axes)
+
+
+_define("ReduceL1", mb.reduce_sum, before=lambda x: mb.abs(x=x))
+_define("ReduceL2", mb.reduce_sum, before=_square, after=lambda x: mb.sqrt(x=x))
+_define("ReduceLogSum", mb.reduce_sum, after=lambda x: mb.log(x=x, epsilon=np.float32(0)))
+_define("ReduceLogSumExp", _log_sum_exp)
+_define("ReduceMax", mb.reduce_max)
+_define("ReduceMean", mb.reduce_mean)
+_define("ReduceMin", mb.reduce_min)
+_define("ReduceProd", mb.reduce_prod)
+_define("ReduceSum", mb.reduce_sum)
+_define("ReduceSumSquare", mb.reduce_sum, before=_square)
 
 
 def _arg(name: str, mil_name: str) -> None:
