@@ -133,7 +133,7 @@ import Testing
         let told = Words()
         try await session.load { told.add("\($0) of \($1)") }
         #expect(log.take().sorted() == ["head decode", "layers decode", "layers prefill"])
-        #expect(told.take() == ["1 of 3", "2 of 3", "3 of 3"])
+        #expect(told.take() == ["0 of 3", "1 of 3", "2 of 3", "3 of 3"])
         try await session.prewarm()
         #expect(log.take() == (0..<4).map { "call \($0)" })  // a call of the head after each of the layers'
         #expect(await session.position == 0)

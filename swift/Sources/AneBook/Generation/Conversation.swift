@@ -51,13 +51,14 @@ public final class Conversation {
         }
     }
 
-    /// Asks a question, after those that were asked before; `messages` has the answer as it comes.
+    /// Asks a question, after those that were asked before; `messages` has the answer as it comes, and
+    /// `piece` is told the text as it becomes final.
     ///
     /// Throws `promptTooLong` where the question alone does not fit, and `CancellationError` where it,
     /// or the task that asks, is cancelled.
     @discardableResult
-    public func ask(_ question: String) async throws -> Answer {
-        try await alone { try await self.answer(question) }
+    public func ask(_ question: String, piece: @escaping @MainActor (String) -> Void = { _ in }) async throws -> Answer {
+        try await alone { try await self.answer(question, piece) }
     }
 
     /// Ends the answer that is under way; what came of it stays.
@@ -87,7 +88,7 @@ public final class Conversation {
         }
     }
 
-    private func answer(_ question: String) async throws -> Answer {
+    private func answer(_ question: String, _ piece: (String) -> Void) async throws -> Answer {
         let former = (count: messages.count, forgotten: forgotten)
         messages.append(Message(role: "user", content: question))
         messages.append(Message(role: "assistant", content: ""))
@@ -103,7 +104,9 @@ public final class Conversation {
         var whole: Answer?
         for try await event in session.stream(.messages(Array(messages[forgotten...].dropLast())), options) {
             switch event {
-            case .text(let piece): messages[former.count + 1].content += piece
+            case .text(let text):
+                messages[former.count + 1].content += text
+                piece(text)
             case .end(let answer): whole = answer
             }
         }
