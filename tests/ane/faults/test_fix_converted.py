@@ -7,7 +7,12 @@ from mlprogram.ane.faults.fix import fix
 from mlprogram.ane.faults.fix.rewrites import REWRITES
 import pytest
 
-MENDED = sorted(CASES.keys() & REWRITES.keys())
+OLDER = {"attention-mask-added"}  # of no version that is installed here; see test_fix.py
+SLOW = {"fourier-matrix"}  # of 1,024 x 1,024
+MENDED = [
+    pytest.param(name, marks=[pytest.mark.long] if name in SLOW else [], id=name)
+    for name in sorted((CASES.keys() & REWRITES.keys()) - OLDER)
+]
 
 
 @pytest.mark.parametrize("fault", MENDED)

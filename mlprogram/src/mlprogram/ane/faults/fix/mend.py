@@ -50,6 +50,11 @@ class At:
         self.graph, self.operation, self.make = graph, operation, make
         self._unnamed: dict[str, Constant] = {}  # constants that the program has in an op itself
 
+    def near(self, operation: Operation) -> "At":
+        """The same for another op of the function."""
+        maker = Maker(f"{operation.name}_mended", {*self.graph.types})
+        return At(self.graph, operation, maker)
+
     @property
     def type(self) -> TensorType:
         """The declared type of the op's output."""
@@ -120,6 +125,10 @@ class At:
             raise Unmended(f"its {self.operation.type} is read by more than one {kind}")
         return readers[0]
 
+    def constant(self, value: Value) -> Constant | None:
+        """The constant behind a value; None if it is computed or compressed."""
+        return self._unnamed.get(value.name) or self.graph.constant(value.name)
+
     def array(self, key: str) -> np.ndarray | None:
         """A constant input of the op; None if it is absent or computed."""
         constant = self.graph.constant(self.graph.item(self.operation, key))
@@ -145,7 +154,7 @@ class At:
         except ValueError as error:
             raise Unmended(f"the rewrite would give {error}") from None
         names = [value.name for value in inputs]
-        known = {name: self._unnamed.get(name) or self.graph.constant(name) for name in names}
+        known = {value.name: self.constant(value) for value in inputs}
         computed = {value.name: value for value in inputs if known[value.name] is None}
         if not computed:
             raise Unmended("it is computed of constants alone")

@@ -164,26 +164,32 @@ def prove_whole(before: Container, after: Container, function: str, mends: Itera
     mends = [*mends]
     half = any(mend.operation.outputs[0][1].dtype == "fp16" for mend in mends)
     allowed = max(WHOLE, 4 * _eps(np.zeros(0, np.float16)) * half)
-    single = [_as_meant(before, function, mends, "fp32"), opened(after, function, "fp32")]
-    as_declared = [_as_meant(before, function, mends, "fp16"), opened(after, function, "fp16")]
+    weights: dict = {}
+    single, as_declared = (
+        (
+            _as_meant(before, function, mends, precision, weights),
+            opened(after, function, precision, weights=weights),
+        )
+        for precision in ("fp32", "fp16")
+    )
     tried, worst = 0, 0.0
     for what, arrays in _inputs(single[0], _flags(before, function, mends)):
         try:
             wanted = _run(single[0], arrays)
         except (InvalidPackage, InvalidInput):  # such as an index that there is not
             continue
-        found, declared = (
-            _run(single[1], arrays),
-            [_run(program, arrays) for program in as_declared],
-        )
+        try:
+            found, declared = _run(single[1], arrays), [_run(one, arrays) for one in as_declared]
+        except (InvalidPackage, InvalidInput) as error:
+            raise Unmended(f"function {function!r} would not run on {what}: {error}") from None
         for name, value in wanted.items():
-            error = _share(found[name], value)
+            share = _share(found[name], value)
             lost, new = (_share(one[name], value) for one in declared)
-            worst = max(worst, error)
-            if error > allowed or new > 2 * lost + 16 * _eps(declared[0][name]):
+            worst = max(worst, share)
+            if share > allowed or new > 2 * lost + 16 * _eps(declared[0][name]):
                 raise Unmended(
                     f"function {function!r} would not give what was meant: {name!r} is "
-                    f"{max(error, new):.2g} of its largest number away, on {what}"
+                    f"{max(share, new):.2g} of its largest number away, on {what}"
                 )
         tried += 1
     if not tried:
@@ -192,21 +198,31 @@ def prove_whole(before: Container, after: Container, function: str, mends: Itera
 
 
 def opened(
-    container: Container, function: str, precision: str, semantics: Semantics = "reported"
+    container: Container,
+    function: str,
+    precision: str,
+    semantics: Semantics = "reported",
+    weights: dict | None = None,
 ) -> Any:
-    """A function of a model as `MLProgram`, op by op, by default as Core ML is reported to be."""
+    """A function of a model as `MLProgram`, op by op, by default as Core ML is reported to be.
+
+    weights: decoded ones that programs of the same weight files share.
+    """
     from mlprogram.run.program import MLProgram
 
-    return MLProgram(container, function, precision, semantics=semantics).plain()
+    program = MLProgram(container, function, precision, semantics=semantics, _shared=weights)
+    return program.plain()
 
 
-def _as_meant(container: Container, function: str, mends: list[Mend], precision: str) -> Any:
+def _as_meant(
+    container: Container, function: str, mends: list[Mend], precision: str, weights: dict
+) -> Any:
     """The function as it was, with torch's own computation in the place of the ops with a fault."""
     spec = type(container.spec)()
     spec.CopyFrom(container.spec)
     stand_ins = {mend.operation.name: _stand_in(mend) for mend in mends}
     edit.replace(spec.mlProgram.functions[function], stand_ins)
-    program = opened(replace(container, spec=spec), function, precision)
+    program = opened(replace(container, spec=spec), function, precision, weights=weights)
     by_name = {mend.operation.name: mend for mend in mends}
     for step in program.plan.main.all():
         if mend := by_name.get(step.operation.name):

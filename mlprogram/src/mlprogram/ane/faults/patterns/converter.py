@@ -254,18 +254,18 @@ def log_of_softmax(graph: ProgramGraph) -> Iterator[Seen]:
 def average_overhang(graph: ProgramGraph) -> Iterator[Seen]:
     """A window past the padded input, which ceil_mode alone makes, counts as a whole one."""
     for operation in each(graph, "avg_pool"):
-        if not graph.value(operation, "ceil_mode", False):
+        counted = not graph.value(operation, "exclude_padding_from_average", False)
+        if not counted or not graph.value(operation, "ceil_mode", False):
             continue
-        if graph.value(operation, "exclude_padding_from_average", False):
-            continue
-        kernel, strides = (numbers(graph, operation, key) for key in ("kernel_sizes", "strides"))
-        pad = numbers(graph, operation, "pad") or [0] * (2 * len(kernel))
+        kernel = numbers(graph, operation, "kernel_sizes")
+        strides = numbers(graph, operation, "strides") or [1] * len(kernel)
+        pad = numbers(graph, operation, "pad") or [0] * 2 * len(kernel)
+        ends = zip(pad[::2], pad[1::2], strict=False)
         sizes, made = shape_of(graph, operation, "x")[2:], operation.outputs[0][1].shape[2:]
-        for axis, (size, count) in enumerate(zip(sizes, made, strict=False)):
-            step = strides[axis] if strides else 1
-            whole = (size or 0) + pad[2 * axis] + pad[2 * axis + 1]
-            if size and count and (count - 1) * step + kernel[axis] > whole:
-                yield Seen(f"averages of windows past the end of axis {axis + 2}", operation)
+        windows = zip(sizes, made, kernel, strides, ends, strict=False)
+        for axis, (size, count, width, step, (before, after)) in enumerate(windows, 2):
+            if size and count and (count - 1) * step + width > before + size + after:
+                yield Seen(f"averages of windows past the end of axis {axis}", operation)
                 break
 
 
@@ -287,17 +287,22 @@ def _integers_of(graph: ProgramGraph, operation: Operation, blocks: np.ndarray) 
     if data is None:
         return np.zeros(())
     array, zeros = data.array(), np.zeros(()) if zero is None else zero.array()
-    if affine and blocks.ndim:
-        axis = int(number(graph, operation, "axis") or 0) % array.ndim
-        along = tuple(-1 if i == axis else 1 for i in range(array.ndim))
-        blocks, zeros = blocks.reshape(along), zeros.reshape(along) if zeros.ndim else zeros
-    return _spread(blocks, array.shape) & (array != _spread(zeros, array.shape))
+    axis = int(number(graph, operation, "axis") or 0) if affine else None
+    return _spread(blocks, array.shape, axis) & (array != _spread(zeros, array.shape, axis))
 
 
-def _spread(blocks: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """One value a block, as one a weight."""
-    for axis, size in enumerate(blocks.shape):
-        blocks = np.repeat(blocks, shape[axis] // size, axis)
+def _spread(blocks: np.ndarray, shape: tuple[int, ...], axis: int | None) -> np.ndarray:
+    """One value a block, as one a weight; those of one axis if it is named.
+
+    Blocks that do not divide the shape, which nothing converted has, are taken as zeros.
+    """
+    if axis is not None and blocks.ndim == 1 and -len(shape) <= axis < len(shape):
+        blocks = blocks.reshape([-1 if i == axis % len(shape) else 1 for i in range(len(shape))])
+    sizes = list(zip(shape, blocks.shape, strict=False)) if blocks.ndim else []
+    if blocks.ndim not in (0, len(shape)) or any(not b or whole % b for whole, b in sizes):
+        return np.zeros((), blocks.dtype)
+    for i, (whole, b) in enumerate(sizes):
+        blocks = np.repeat(blocks, whole // b, i)
     return blocks
 
 

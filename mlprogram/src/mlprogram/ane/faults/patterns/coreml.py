@@ -96,9 +96,8 @@ def log_sum_exp(graph: ProgramGraph) -> Iterator[Seen]:
 
 
 def gather_negative(graph: ProgramGraph) -> Iterator[Seen]:
-    """`gather_nd` never counted from the end; since iOS 17 the others do not either."""
-    since17 = ("gather", "gather_along_axis") if generation(graph) >= 17 else ()
-    for operation in each(graph, "gather_nd", *since17):
+    since17 = ("gather", "gather_along_axis", "gather_nd") if generation(graph) >= 17 else ()
+    for operation in each(graph, *since17):
         indices = graph.constant(graph.item(operation, "indices"))
         if indices is not None and (lowest := indices.array().min(initial=0)) < 0:
             yield Seen(f"a {operation.type} at {lowest}", operation)
