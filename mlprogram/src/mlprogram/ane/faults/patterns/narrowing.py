@@ -27,7 +27,8 @@ def sentinel_added(graph: ProgramGraph) -> Iterator[Seen]:
         total = made_by(graph, operation, "x", "add")
         masks = [graph.constant(graph.item(total, key)) for key in "xy"] if total else []
         rank, axis = len(shape_of(graph, operation, "x")), number(graph, operation, "axis")
-        along = -1 if axis is None else int(axis) - rank * (axis >= 0)  # counted from the end
+        axis = axis if isinstance(axis, int) else -1
+        along = axis - rank if axis >= 0 else axis  # counted from the end
         if any(mask and _hides_rows(mask, along) for mask in masks):
             yield Seen("a softmax of rows to which -inf is added throughout", operation)
 
@@ -37,7 +38,7 @@ def _hides_rows(mask: Constant, axis: int) -> bool:
     if mask.type.dtype != "fp16" or not mask.type.shape:
         return False
     hidden = np.isneginf(mask.array())
-    return bool((hidden.all(axis=axis) if -axis <= hidden.ndim else hidden).any())
+    return bool((hidden.all(axis=axis) if -hidden.ndim <= axis < 0 else hidden).any())
 
 
 def sentinel_multiplied(graph: ProgramGraph) -> Iterator[Seen]:
@@ -45,8 +46,8 @@ def sentinel_multiplied(graph: ProgramGraph) -> Iterator[Seen]:
         if operation.outputs[0][1].dtype != "fp16":
             continue
         for key in "xy":
-            constant = graph.constant(graph.item(operation, key))
-            if constant is not None and np.isinf(constant.array()).any():
+            factor = graph.constant(graph.item(operation, key))
+            if factor and factor.type.dtype == "fp16" and np.isinf(factor.array()).any():
                 yield Seen("a product with infinity, which is not a number at 0", operation)
 
 
@@ -100,7 +101,7 @@ def topk_positions(graph: ProgramGraph) -> Iterator[Seen]:
         if dtype not in ("int16", "uint16") or len(operation.outputs) < 2:
             continue
         axis = number(graph, operation, "axis")
-        size = size_of(graph, operation, "x", -1 if axis is None else int(axis))
+        size = size_of(graph, operation, "x", axis if isinstance(axis, int) else -1)
         if size - 1 > np.iinfo(dtype).max:
             yield Seen(f"positions among {size:,} in {dtype}", operation)
 
