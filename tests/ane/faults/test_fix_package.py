@@ -140,3 +140,17 @@ def test_another_place_is_needed(tmp_path):
     with disk_full(), pytest.raises(InvalidInput, match="cannot be written"):
         fix(path, tmp_path / "b.mlpackage")
     assert {one.name for one in tmp_path.iterdir()} == {"a.mlpackage"}
+
+
+def test_an_identity_that_may_be_meant_stays(tmp_path):
+    """And none is made of a clip without bounds, which would be taken for such a one."""
+
+    def network(_, x):
+        unbounded = mb.clip(x=x, alpha=number(-np.inf, x), beta=number(np.inf, x))
+        return mb.add(x=mb.identity(x=x), y=unbounded)
+
+    report = fix(saved(tmp_path, network), tmp_path / "b.mlpackage")
+    assert {one.fault.id for one in report.mended} == {"non-finite"}
+    assert [one.fault.id for one in report.left] == ["root-of-square"]
+    (found,) = MLProgram(report.out).predict({"x": np.full((4, 8), -2)}).values()
+    assert (found == -4).all()

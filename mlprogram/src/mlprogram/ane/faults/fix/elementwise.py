@@ -67,7 +67,8 @@ def infinite_clip(at: At) -> Mend:
     finite = {kind: bound for kind, bound in bounds.items() if abs(bound) < LARGEST}
     if len(finite) == 2:
         raise Unmended("its bounds are finite")
-    result = at.make.op("identity", {"x": x}) if not finite else x
+    # no identity, which would look like one that coremltools made of a root of a square
+    result = at.make.op("mul", {"x": x, "y": 1.0}) if not finite else x
     for kind, bound in finite.items():
         result = at.make.op(kind, {"x": x, "y": float(bound)})
     return at.mend(result, [x], lambda x: torch.clamp(x, low, high), values={x.name: FINITE})
