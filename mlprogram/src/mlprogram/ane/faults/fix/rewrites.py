@@ -38,7 +38,10 @@ def mends_of(fault: str, graph: ProgramGraph, operation: Operation | None) -> li
     if fault not in REWRITES or operation is None or len(operation.outputs) != 1:
         raise Unmended("no exact rewrite is known")
     maker = Maker(f"{operation.name}_mended", {*graph.types})
-    made = REWRITES[fault](At(graph, operation, maker))
+    try:
+        made = REWRITES[fault](At(graph, operation, maker))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise Unmended(f"its inputs are not those of a sound {operation.type} ({error})") from error
     return made if isinstance(made, list) else [made]
 
 
