@@ -185,6 +185,8 @@ def _mends(package: Package, known: Mapping[str, Rule], report: FixReport) -> Me
                 if isinstance(rule, Fault) and rule.of == "coremltools" and not source:
                     raise Unmended("the package does not say what it was converted from")
                 made = mends_of(rule.id, graph, seen.operation)
+                if not all(one.sure for one in made):
+                    raise Unmended("whether it is the fault, the package alone does not tell")
             except Unmended as reason:
                 report.leave(treated, reason)
                 continue

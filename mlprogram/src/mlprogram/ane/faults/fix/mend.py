@@ -29,7 +29,8 @@ class Mend:
     on where not any number is allowed. flags: those that are 0 or 1; the function's inputs that
     they are computed from are drawn so too. least: what the new ops give in place of anything
     less, as the ops that read it allow. ulps: how many steps of its dtype the new numbers may be
-    away, of each element, but of none below `size`, or of the largest with `sums`.
+    away, of each element, but of none below `size`, or of the largest with `sums`. sure: whether
+    the package alone tells that this was meant, without which `fix` leaves it.
     """
 
     operation: Operation
@@ -42,6 +43,7 @@ class Mend:
     ulps: float = 4
     size: float = 0.0
     sums: bool = False
+    sure: bool = True
 
 
 class At:
