@@ -7,7 +7,7 @@ from mlprogram import MLProgram
 from mlprogram.ane import laws
 from mlprogram.ane.faults import numbers
 from mlprogram.ane.faults.fix import fix, mendable
-from mlprogram.ane.faults.fix.rewrites import REWRITES
+from mlprogram.ane.faults.fix.rewrites import REWRITES, UNSURE
 import numpy as np
 import pytest
 import test_coreml
@@ -17,11 +17,10 @@ import torch
 from torch.nn.functional import rms_norm
 
 OLDER = {"attention-mask-added"}  # of no version that is installed here; see test_fix.py
-UNSURE = {"root-of-square"}  # of which there are numbers, but no package is written
 SLOW = {"fourier-matrix"}  # of 1,024 x 1,024
 MENDED = [
     pytest.param(name, marks=[pytest.mark.long] if name in SLOW else [], id=name)
-    for name in sorted((CASES.keys() & REWRITES.keys()) - OLDER - UNSURE)
+    for name in sorted((CASES.keys() & REWRITES.keys()) - OLDER - UNSURE.keys())
 ]
 
 

@@ -24,7 +24,7 @@ from mlprogram.ane import laws
 from mlprogram.ane.faults.fault import Fault, load
 from mlprogram.ane.faults.fix import edit
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
-from mlprogram.ane.faults.fix.rewrites import mends_of, same_rewrite
+from mlprogram.ane.faults.fix.rewrites import UNSURE, mends_of, same_rewrite
 from mlprogram.ane.faults.versions import makers_of
 from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.ane.laws.rule import SEVERITIES, Rule, Severity
@@ -184,9 +184,9 @@ def _mends(package: Package, known: Mapping[str, Rule], report: FixReport) -> Me
             try:
                 if isinstance(rule, Fault) and rule.of == "coremltools" and not source:
                     raise Unmended("the package does not say what it was converted from")
+                if rule.id in UNSURE:
+                    raise Unmended(UNSURE[rule.id])
                 made = mends_of(rule.id, graph, seen.operation)
-                if not all(one.sure for one in made):
-                    raise Unmended("whether it is the fault, the package alone does not tell")
             except Unmended as reason:
                 report.leave(treated, reason)
                 continue

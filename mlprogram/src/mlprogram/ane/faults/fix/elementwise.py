@@ -117,7 +117,7 @@ def root_of_square(at: At) -> Mend:
     import torch
 
     x = at.value("x")
-    return at.mend(at.make.op("abs", {"x": x}), [x], torch.abs, sure=False)
+    return at.mend(at.make.op("abs", {"x": x}), [x], torch.abs)
 
 
 REWRITES: dict[str, Rewrite] = {
