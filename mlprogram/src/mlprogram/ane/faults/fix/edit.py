@@ -125,7 +125,7 @@ def value_type(type_: TensorType):
 
 def immediate(array: np.ndarray, dtype: str):
     """A MIL Named that has its elements in the program itself."""
-    made = proto("MIL_pb2").Named(type=value_type(TensorType(dtype, array.shape)))
+    made = proto("MIL_pb2").Value(type=value_type(TensorType(dtype, array.shape)))
     field = FIELDS[dtype][1]
     if field == "bytes":
         made.immediateValue.tensor.bytes.values = array.tobytes()
