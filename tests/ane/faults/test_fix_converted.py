@@ -5,6 +5,7 @@ from _pairs import _made
 from _planted import alone, ct
 from mlprogram import MLProgram
 from mlprogram.ane import laws
+from mlprogram.ane.faults import numbers
 from mlprogram.ane.faults.fix import fix, mendable
 from mlprogram.ane.faults.fix.rewrites import REWRITES, UNSURE
 import numpy as np
@@ -33,6 +34,14 @@ def test_a_mended_package_gives_what_torch_does(fault, tmp_path):
     arrays = dict(zip(program.inputs, (x.numpy() for x in case.inputs), strict=True))
     (found,) = program.predict(arrays).values()
     assert agrees(expected(case), found, case.tolerance)
+
+
+def test_what_may_be_something_else_stays(tmp_path):
+    convert(CASES["root-of-square"]).save(str(tmp_path / "a.mlpackage"))
+    report = fix(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage")
+    assert [one.fault.id for one in report.left] == ["root-of-square"] and report.out is None
+    found = numbers.of(tmp_path / "a.mlpackage", laws.check(report.package, mendable()).findings[0])
+    assert (found.inputs["x0"][0], found.gives[0], found.should[0]) == (-2, -2, 2)
 
 
 PAIRS = {case.fault: case for case in (*test_coreml.cases, *test_loading.cases)}

@@ -39,8 +39,9 @@ WHOLE = (-1, 3, -2, 0, 1, 2, 5)  # integers
 READ = ("integers-beyond",)
 EXAMPLES, SHOWN = 3, 6
 RUNS = 400  # of an op alone, at most
-SMALL = 2  # the size of axes that are longer, so that an op of any size runs at once
-MOST = 1 << 20  # elements of an op that cannot be made smaller
+SMALL = 2  # the size of longer axes, cut so that an op of any size runs at once
+#: Elements of an op that runs in its own size, and of one that does so if it cannot be cut.
+FEW, MOST = 1 << 12, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -134,11 +135,10 @@ class Sides:
         from mlprogram.ane.faults.fix.prove import alone
 
         model = alone(container, function, self.operation, self.inputs)
-        for spec in (_shrunk(model.spec), model.spec):
+        largest = max(prod(size or SMALL for size in one.type.shape) for one in self.inputs)
+        own = [model.spec] if largest <= MOST else []
+        for spec in [*own, _shrunk(model.spec)] if largest <= FEW else [_shrunk(model.spec), *own]:
             both = self._runners(replace(model, spec=spec))
-            size = max(prod(shape) for shape, _ in both.types.values())
-            if size > MOST:
-                return None
             if found := [*islice(_parting(both, self._values(both.types)), EXAMPLES)]:
                 values, gives, should = zip(*found, strict=True)
                 return Numbers({n: tuple(v[n] for v in values) for n in both.types}, gives, should)

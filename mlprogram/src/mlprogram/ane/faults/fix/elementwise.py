@@ -113,7 +113,7 @@ def _end_of_atan2(at: At) -> Operation:
 
 
 def root_of_square(at: At) -> Mend:
-    """The identity that coremltools makes of sqrt(x ** 2) -> abs(x)."""
+    """The identity that coremltools makes of sqrt(x ** 2) -> abs(x), if it is that one."""
     import torch
 
     x = at.value("x")
