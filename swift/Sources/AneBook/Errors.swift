@@ -34,5 +34,5 @@ extension AneBookError: CustomStringConvertible, LocalizedError {
 
 extension Error {
     /// The shortest words there are for an error, the system's or ours.
-    var reason: String { localizedDescription }
+    package var reason: String { localizedDescription }
 }

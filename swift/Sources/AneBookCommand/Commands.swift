@@ -1,4 +1,5 @@
 import AneBook
+import AneBookExecutor
 import AneBookServe
 import Foundation
 

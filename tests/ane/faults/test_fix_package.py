@@ -115,6 +115,17 @@ def test_an_op_that_has_no_exact_rewrite_stays(tmp_path):
     assert report.out is None
 
 
+def test_what_a_converter_was_given_is_not_guessed(tmp_path):
+    """An inverse may be meant with its epsilon, if nothing says that torch's reciprocal was."""
+
+    def anonymous(spec):
+        spec.description.metadata.userDefined.clear()
+
+    path = saved(tmp_path, lambda _, x: mb.inverse(x=x), edit=anonymous)
+    (left,) = fix(path, tmp_path / "b.mlpackage").left
+    assert left.fault.id == "reciprocal-epsilon" and "does not say" in left.left
+
+
 def test_what_is_found_in_a_rewrite_is_not_rewritten(tmp_path):
     """A clip of no bounds; an identity in its place would be taken for a root of squares."""
     whole = np.float16(np.inf)
@@ -160,3 +171,45 @@ def test_another_place_is_needed(tmp_path):
     with disk_full(), pytest.raises(InvalidInput, match="cannot be written"):
         fix(path, tmp_path / "b.mlpackage")
     assert {one.name for one in tmp_path.iterdir()} == {"a.mlpackage"}
+
+
+def test_an_identity_that_may_be_meant_stays(tmp_path):
+    """And none is made of a clip without bounds, which would be taken for such a one."""
+
+    def network(_, x):
+        unbounded = mb.clip(x=x, alpha=number(-np.inf, x), beta=number(np.inf, x))
+        return mb.add(x=mb.identity(x=x), y=unbounded)
+
+    report = fix(saved(tmp_path, network), tmp_path / "b.mlpackage")
+    assert {one.fault.id for one in report.mended} == {"non-finite"}
+    assert [one.fault.id for one in report.left] == ["root-of-square"]
+    (found,) = MLProgram(report.out).predict({"x": np.full((4, 8), -2)}).values()
+    assert (found == -4).all()
+
+
+def _ops(spec, kind):
+    (block,) = spec.mlProgram.functions["main"].block_specializations.values()
+    return [operation for operation in block.operations if operation.type == kind]
+
+
+def test_a_pattern_refuses_what_an_op_cannot_have(tmp_path):
+    def scalar(spec):
+        del _ops(spec, "softmax")[0].outputs[0].type.tensorType.dimensions[:]
+        _ops(spec, "softmax")[0].outputs[0].type.tensorType.rank = 0
+
+    path = saved(tmp_path, lambda _, x: mb.exp(x=mb.softmax(x=x)), edit=scalar)
+    with pytest.raises(InvalidPackage, match="cannot have, where attention-batch is looked for"):
+        laws.check(path, faults.load())
+
+
+def test_a_rewrite_leaves_what_an_op_cannot_have(tmp_path):
+    def one_axis(spec):
+        names = [op.inputs["axes"].arguments[0].name for op in _ops(spec, "reduce_log_sum_exp")]
+        (axes,) = (op for op in _ops(spec, "const") if op.outputs[0].name in names)
+        for type_ in (axes.outputs[0].type, axes.attributes["val"].type):
+            del type_.tensorType.dimensions[:]
+            type_.tensorType.rank = 0
+
+    path = saved(tmp_path, lambda _, x: mb.reduce_log_sum_exp(x=x, axes=[1]), edit=one_axis)
+    report = fix(path, tmp_path / "b.mlpackage")
+    assert report.out is None and "not those of a sound reduce_log_sum_exp" in report.left[0].left

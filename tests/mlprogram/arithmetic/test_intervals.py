@@ -50,6 +50,12 @@ CHAINS = {
     "what wraps": ([op("add", {"y": Y}, x="whole", y=const(1))], (-(1 << 31), (1 << 31) - 1)),
     "a quotient": ([op("sigmoid", {"a": X}, x="x"),
                     op("floor_div", {"y": X}, x="a", y=const(2.0))], (0, 1)),
+    "what overflows": ([op("sigmoid", {"a": X}, x="x"),
+                        op("mul", {"a0": X}, x="a", y=const(3.0)),
+                        *(op("square", {f"a{i + 1}": X}, x=f"a{i}") for i in range(10)),
+                        op("identity", {"y": X}, x="a10")], (0, inf)),
+    "no number": ([op("sub", {"y": X}, x=const([np.inf] * 4), y=const([np.inf] * 4))],
+                  (-inf, inf)),
 }  # fmt: skip
 
 

@@ -29,6 +29,12 @@ WHOLE: dict[str, Interval] = {
     "int32": (-(1 << 31), (1 << 31) - 1), "uint32": (0, (1 << 32) - 1),
 }  # fmt: skip
 
+#: Beyond its greatest number a dtype has infinity.
+GREATEST = {
+    "fp16": float(np.finfo(np.float16).max), "fp32": float(np.finfo(np.float32).max),
+    "bf16": float(np.finfo(np.float32).max),
+}  # fmt: skip
+
 #: Ops whose results are some of the numbers that these inputs hold.
 PASSING = {
     "identity": ["x"], "reshape": ["x"], "transpose": ["x"], "squeeze": ["x"], "expand_dims": ["x"],
@@ -99,7 +105,11 @@ class Ranges:
         return self.known.get(item) or WHOLE.get(self.type(item).dtype, (-inf, inf))
 
     def _fitting(self, found: Interval, type_: TensorType) -> Interval:
-        """The interval, or all numbers of the dtype where whole numbers may wrap around."""
+        """The interval, or all numbers of the dtype where whole numbers may wrap around; what is
+        beyond the greatest float is infinite."""
+        if (most := GREATEST.get(type_.dtype)) is not None:
+            low, high = found  # either may be NaN, of infinity less infinity
+            return low if low >= -most else -inf, high if high <= most else inf
         low, high = WHOLE.get(type_.dtype, (-inf, inf))
         fits = low <= found[0] and found[1] <= high and type_.dtype != "bool"
         return found if fits else (low, high)

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from mlprogram.ane import laws
-from mlprogram.ane.faults.fault import load
+from mlprogram.ane.faults.fault import Fault, load
 from mlprogram.ane.faults.fix import edit
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
-from mlprogram.ane.faults.fix.rewrites import mends_of, same_rewrite
+from mlprogram.ane.faults.fix.rewrites import UNSURE, mends_of, same_rewrite
+from mlprogram.ane.faults.versions import makers_of
 from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.ane.laws.rule import SEVERITIES, Rule, Severity
 from mlprogram.errors import InvalidInput
@@ -168,6 +169,7 @@ def _mends(package: Package, known: Mapping[str, Rule], report: FixReport) -> Me
     fault is still found there.
     """
     mends: Mends = {}
+    source = makers_of(package).source  # without it, what a converter was given is a guess
     for name, function in package.functions.items():
         graph, mends[name] = ProgramGraph(package, function), []
         claimed: dict[str, str] = {}  # ops, and the faults that they are rewritten for
@@ -180,6 +182,10 @@ def _mends(package: Package, known: Mapping[str, Rule], report: FixReport) -> Me
             op, of = (seen.operation.type, seen.operation.name) if seen.operation else ("", "")
             treated = Treated(rule, name, op, of)
             try:
+                if isinstance(rule, Fault) and rule.of == "coremltools" and not source:
+                    raise Unmended("the package does not say what it was converted from")
+                if rule.id in UNSURE:
+                    raise Unmended(UNSURE[rule.id])
                 made = mends_of(rule.id, graph, seen.operation)
             except Unmended as reason:
                 report.leave(treated, reason)

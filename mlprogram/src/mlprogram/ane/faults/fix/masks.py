@@ -48,7 +48,10 @@ def mask_overflows(at: At) -> list[Mend]:
 
 def mask_infinite(at: At) -> list[Mend]:
     """An op with a constant of less than half precision has -> a finite constant, and a bound
-    before each softmax that it reaches, so that rows closed altogether stay even."""
+    before each softmax that it reaches, so that a row which it closes altogether stays even.
+
+    Where two masks close such a row together, what they give it is not meant, and not proven.
+    """
     softmaxes = _softmaxes(at)
     return [_bounded(at), *(_raised(at, softmax) for softmax in softmaxes)]
 

@@ -22,6 +22,13 @@ REWRITES: dict[str, Rewrite] = {
     **windows.REWRITES,
 }
 
+#: Faults whose ops may as well be meant as they are, and what only who converted them knows. Their
+#: rewrites give the numbers of a finding, and nothing that is written.
+UNSURE = {
+    "root-of-square": "an identity may stand for sqrt(x ** 2), sqrt(x) ** 2 or itself, and the "
+    "package does not say which",
+}
+
 
 def mends_of(fault: str, graph: ProgramGraph, operation: Operation | None) -> list[Mend]:
     """What mends an op with a fault, all of it or nothing.
@@ -31,7 +38,10 @@ def mends_of(fault: str, graph: ProgramGraph, operation: Operation | None) -> li
     if fault not in REWRITES or operation is None or len(operation.outputs) != 1:
         raise Unmended("no exact rewrite is known")
     maker = Maker(f"{operation.name}_mended", {*graph.types})
-    made = REWRITES[fault](At(graph, operation, maker))
+    try:
+        made = REWRITES[fault](At(graph, operation, maker))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise Unmended(f"its inputs are not those of a sound {operation.type} ({error})") from error
     return made if isinstance(made, list) else [made]
 
 
