@@ -4,6 +4,7 @@ from contextlib import contextmanager
 import resource
 
 from _pairs import HALF, INT, Form, _made
+from _patience import guarded
 from _planted import mb, number
 from mlprogram import MLProgram
 from mlprogram.ane import faults, laws
@@ -213,3 +214,16 @@ def test_a_rewrite_leaves_what_an_op_cannot_have(tmp_path):
     path = saved(tmp_path, lambda _, x: mb.reduce_log_sum_exp(x=x, axes=[1]), edit=one_axis)
     report = fix(path, tmp_path / "b.mlpackage")
     assert report.out is None and "not those of a sound reduce_log_sum_exp" in report.left[0].left
+
+
+def test_a_value_that_many_ways_lead_to_is_looked_at_once(tmp_path):
+    """Ten concats of the one before six times: sixty million ways back to the input."""
+
+    def network(_, x):
+        x = mb.abs(x=x)
+        for _ in range(10):
+            x = mb.concat(values=[x] * 6, axis=0)
+        return mb.mod(x=x, y=number(2, x))
+
+    with guarded(20):
+        assert not laws.check(saved(tmp_path, network), faults.load()).findings

@@ -122,6 +122,9 @@ HOSTILE = {
     "other digits": (changed("system", "macOS ٢٦.١"), "system:"),
     "a page for a reason": (changed("unmeasured.anemon", "<script>"), "unmeasured.anemon:"),
     "words of its own": (changed(NE, {"failed": "see /tmp/x"}), "failed:"),
+    "words of its own after ours": (changed(NE, {"failed": "hung at ada writes"}), "failed:"),
+    "a name for a version": (changed("coremltools", "9.ada"), '"9.ada" is not a version'),
+    "a host for a version": (changed("mlprogram", "0.2.0+adas.local"), "is not a version"),
     "off a Mac": (changed("system", "Linux"), "is not a system such as macOS 26.1"),
     "tomorrow's": (changed("date", "2126-01-01"), "is no date from 2026-11-01 to today"),
     "no date": (changed("date", "2026-13-41"), "is no date"),
@@ -135,6 +138,7 @@ HOSTILE = {
     "a median below the least": (changed(f"{NE}.median_ms", 0.1), "is more than the median"),
     "neither": (changed(NE, {}), "either failed or median_ms"),
     "units left out": (changed(NE, ...), "CPU_AND_NE is neither measured nor unmeasured"),
+    "twice and not at all": (changed("unmeasured.ALL", REASONS[0]), "measured and unmeasured"),
     "more than all": (changed("packages.0.as_predicted", [9, 8]), "9 of 8 cannot be"),
     "of none": (changed("packages.0.as_predicted", [0, 0]), "0 of 0 cannot be"),
     "none": (changed("packages", []), "is no list of 1 to 6"),
@@ -188,7 +192,10 @@ def test_why_there_is_no_engine_is_a_reason_of_a_row(monkeypatch, processor):
     monkeypatch.setattr(machine, "_sysctl", lambda name: "1")
     engine, why = machine.neural_engine()
     assert not engine
-    check_row(a_row(unmeasured=dict.fromkeys(UNITS[2:], why)))
+    row = a_row(unmeasured=dict.fromkeys(UNITS[2:], why))
+    for units in UNITS[2:]:
+        del row["packages"][0]["units"][units]
+    check_row(row)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """`Fault`: a known fault of a converter, of Core ML or of a compiler; and the reader of data/."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from mlprogram.ane.faults.patterns import PATTERNS
 from mlprogram.ane.faults.versions import LAST, Makers, makers_of, span, version
 from mlprogram.ane.laws.graph import ProgramGraph, Seen
 from mlprogram.ane.laws.rule import Rule
-from mlprogram.errors import InvalidPackage
 
 Owner = Literal["coremltools", "Core ML", "compiler", "Core AI"]
 OWNERS: tuple[Owner, ...] = get_args(Owner)
@@ -99,19 +98,11 @@ def _asked(fault: Fault, system: str, coremltools: str) -> Fault:
 
 def _seen(
     fault: Fault, system: str, coremltools: str, graph: ProgramGraph, _=None
-) -> Iterator[Seen]:
+) -> Iterable[Seen]:
     makers = makers_of(graph.package)
     if coremltools:
         makers = replace(makers, coremltools=coremltools)
-    if not fault.applies(makers, system):
-        return
-    try:
-        yield from PATTERNS[fault.id](graph)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise InvalidPackage(
-            f"function {graph.function.name!r} has an op with inputs that it cannot have, where "
-            f"{fault.id} is looked for ({error})"
-        ) from error
+    return PATTERNS[fault.id](graph) if fault.applies(makers, system) else ()
 
 
 @cache

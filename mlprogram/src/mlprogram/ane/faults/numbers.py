@@ -45,7 +45,7 @@ FEW, MOST = 1 << 12, 1 << 20
 
 
 @dataclass(frozen=True)
-class Numbers:
+class Examples:
     """Examples of a fault: for each a value of every input, everywhere in it, and two results.
 
     inputs: by name. gives: what comes out. should: what was meant. The results are those of the
@@ -82,7 +82,7 @@ def _plain(values: tuple[float, ...]) -> list[float | str]:
     return [value if np.isfinite(value) else str(value) for value in values]
 
 
-def of(package: str | Path | Container, finding: Finding) -> Numbers | None:
+def of(package: str | Path | Container, finding: Finding) -> Examples | None:
     """Both numbers at the first place of a finding in a package.
 
     None where they cannot be computed, or do not differ on the values that are tried: of a fault
@@ -130,7 +130,7 @@ class Sides:
     inputs: tuple[Named, ...]
     mend: Mend | None = None
 
-    def examples(self, container: Container, function: str) -> Numbers | None:
+    def examples(self, container: Container, function: str) -> Examples | None:
         """Where both sides differ. Raises Unmended or InvalidPackage if the op does not run."""
         from mlprogram.ane.faults.fix.prove import alone
 
@@ -141,7 +141,7 @@ class Sides:
             both = self._runners(replace(model, spec=spec))
             if found := [*islice(_parting(both, self._values(both.types)), EXAMPLES)]:
                 values, gives, should = zip(*found, strict=True)
-                return Numbers({n: tuple(v[n] for v in values) for n in both.types}, gives, should)
+                return Examples({n: tuple(v[n] for v in values) for n in both.types}, gives, should)
             if ramp := _on_a_ramp(both):
                 return ramp
         return None
@@ -201,7 +201,7 @@ def _parting(both: Runners, tried: list[list[float]]) -> Iterator[tuple[dict, fl
             yield values, *apart[0]
 
 
-def _on_a_ramp(both: Runners) -> Numbers | None:
+def _on_a_ramp(both: Runners) -> Examples | None:
     """Both sides on floats of 1, 2, 3, ... or their hundreds, and on integers of -1, -2, ..., if
     they differ there."""
     for steep in (1, 100):
@@ -212,7 +212,7 @@ def _on_a_ramp(both: Runners) -> Numbers | None:
         if apart := both.parting(arrays):
             gives, should = zip(*apart[:SHOWN], strict=True)
             first = {name: tuple(array.flat[:SHOWN].tolist()) for name, array in arrays.items()}
-            return Numbers(first, gives, should)
+            return Examples(first, gives, should)
     return None
 
 

@@ -149,6 +149,17 @@ def _in_memory(model, rules: Mapping[str, Rule]) -> LawReport:
     return report
 
 
+def found(rule: Rule, graph: ProgramGraph) -> Iterator[Seen]:
+    """What a rule finds in a function. Raises InvalidPackage for an op that it cannot read."""
+    try:
+        yield from (rule.find or OF_FUNCTIONS.get(rule.id, _nothing))(graph, rule.claim.value)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise InvalidPackage(
+            f"function {graph.function.name!r} has an op with inputs that it cannot have, where "
+            f"{rule.id} is looked for ({error})"
+        ) from error
+
+
 def _check_package(
     package: Package,
     rules: Mapping[str, Rule],
@@ -161,9 +172,8 @@ def _check_package(
             report.add(rule, seen, Place(name))
     for function in package.functions.values():
         graph, leaving = ProgramGraph(package, function), dict[int, Operation]()
-        for id_, rule in rules.items():
-            find = rule.find or OF_FUNCTIONS.get(id_, _nothing)
-            for seen in find(graph, rule.claim.value):
+        for rule in rules.values():
+            for seen in found(rule, graph):
                 report.add(rule, seen, _place(graph, seen, name, lines or {}))
                 if rule.leaves and seen.operation is not None:
                     leaving[id(seen.operation)] = seen.operation

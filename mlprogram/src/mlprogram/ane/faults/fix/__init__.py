@@ -173,11 +173,7 @@ def _mends(package: Package, known: Mapping[str, Rule], report: FixReport) -> Me
     for name, function in package.functions.items():
         graph, mends[name] = ProgramGraph(package, function), []
         claimed: dict[str, str] = {}  # ops, and the faults that they are rewritten for
-        found = [
-            (rule, seen)
-            for rule in known.values()
-            for seen in (rule.find or laws.OF_FUNCTIONS[rule.id])(graph, rule.claim.value)
-        ]
+        found = [(rule, seen) for rule in known.values() for seen in laws.found(rule, graph)]
         for rule, seen in found:
             op, of = (seen.operation.type, seen.operation.name) if seen.operation else ("", "")
             treated = Treated(rule, name, op, of)

@@ -22,6 +22,7 @@ SMALL = (-5, -3, -2, -1, 0, 1, 2, 3, 7)  # integers
 PAIRS = 400  # combinations of edges, beyond which some are drawn
 ROUNDS = 64  # runs of an op alone, which has few elements if it takes so many
 OPEN = (3, 1)  # sizes of axes that the program leaves open, for an op alone: 1 fits beside any
+MOST = 1 << 26  # elements of an input of an op that is proven
 STEPS = 2  # calls of a function with states
 WHOLE = 1e-4  # of the largest number of an output in single precision; constants may be of half
 
@@ -91,7 +92,10 @@ def _prove_reading(program, mend: Mend) -> None:
     else:
         raise Unmended(f"the new ops do not run: {reason}")
     for arrays, found in tried:
-        wanted = meant(mend, arrays, found.dtype).reshape(found.shape)
+        try:
+            wanted = meant(mend, arrays, found.dtype).reshape(found.shape)
+        except (IndexError, RuntimeError, ValueError) as error:  # torch's, numpy's
+            raise Unmended(f"torch does not compute what was meant ({error})") from None
         far = distance(found, wanted, mend.sums, mend.size) / mend.ulps
         if not far <= 1:
             raise Unmended(
@@ -124,6 +128,8 @@ def edges(mend: Mend, open_size: int) -> Iterator[dict[str, np.ndarray]]:
     else:
         mixed = generator.permutation(np.array([*product(*tried)]))
     largest = max(map(prod, shapes.values()))
+    if largest > MOST:
+        raise Unmended(f"its input of {largest:,} elements is too large to be proven")
     for turn in range(min(-(-len(mixed) // largest), ROUNDS)):
         rolled = np.roll(mixed, -turn * largest, 0)
         yield {n: np.resize(rolled[:, i], shapes[n]).astype(dtypes[n]) for i, n in enumerate(types)}

@@ -28,8 +28,23 @@ KEEPING: dict[str, tuple[str, ...]] = {
 DEPTH = 12  # ops that are followed back; index arithmetic is shorter
 
 
-def nonnegative(graph: ProgramGraph, item: Item, depth: int = DEPTH) -> bool:
+def nonnegative(graph: ProgramGraph, item: Item) -> bool:
     """Whether no number of a value can be negative, as far as its makers tell."""
+    return _nonnegative(graph, item, DEPTH, {})
+
+
+def _nonnegative(
+    graph: ProgramGraph, item: Item, depth: int, known: dict[tuple[str, int], bool]
+) -> bool:
+    """known: the answers so far, since an op may be reached by more ways than there are ops."""
+    if not isinstance(item, str):
+        return _told(graph, item, depth, known)
+    if (item, depth) not in known:
+        known[item, depth] = _told(graph, item, depth, known)
+    return known[item, depth]
+
+
+def _told(graph: ProgramGraph, item: Item, depth: int, known: dict[tuple[str, int], bool]) -> bool:
     constant = graph.constant(item)
     if constant is not None:
         return constant.type.dtype != "string" and bool((constant.array() >= 0).all())
@@ -42,9 +57,9 @@ def nonnegative(graph: ProgramGraph, item: Item, depth: int = DEPTH) -> bool:
         return maker.outputs[-1][0] == item  # the positions
     if maker.type in ("maximum", "clip"):
         bounds = ("x", "y") if maker.type == "maximum" else ("alpha",)
-        return any(nonnegative(graph, graph.item(maker, key), depth - 1) for key in bounds)
+        return any(_nonnegative(graph, graph.item(maker, key), depth - 1, known) for key in bounds)
     items = [one for key in KEEPING.get(maker.type, ()) for one in maker.inputs.get(key, ())]
-    kept = bool(items) and all(nonnegative(graph, one, depth - 1) for one in items)
+    kept = bool(items) and all(_nonnegative(graph, one, depth - 1, known) for one in items)
     return maker.type in POSITIVE or kept
 
 

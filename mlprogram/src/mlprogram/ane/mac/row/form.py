@@ -36,13 +36,17 @@ REASONS = (
 CHIP = r"Apple [A-Z]\d{1,2}( (Pro|Max|Ultra))?( \(Virtual\))?|Intel|another"
 NOT_FINITE, WRONG, LATE = "not finite", "wrong outputs", "no time left"
 #: How a child ended and what it was doing, both in our own words, and what the compiler failed at.
-FAULT = r"failed to (load for the engine|compile for the engine|build the plan)( \(status -?\d+\))?"
+FAULT = (
+    r"failed to (load for the engine|compile for the engine|build the plan)"
+    r"( \(status -?\d{1,10}\))?"
+)
 FAILED = (
     r"(hung|out of memory|SIG[A-Z0-9]{1,9}|exit status \d{1,3}) at "
-    rf"(its start|[a-z ]{{1,20}}( ({'|'.join(UNITS)}))?)|{WRONG}|{LATE}"
+    rf"(its start|compiling|the end|((loading|predicting) on|the plan for) "
+    rf"(no other|{'|'.join(UNITS)}))|{WRONG}|{LATE}"
 )
 LINES = re.compile(rf'(?=\{{"name":|"({"|".join(UNITS)})":)')  # a package, or units, begin one
-VERSION = r"\d{1,3}(\.\w{1,8}){1,4}(\+[\w.]{1,12})?"
+VERSION = r"\d{1,3}(\.\d{1,5}){1,3}((a|b|rc|\.?dev|\.?post)\d{1,4}){0,2}"
 
 Check = Callable[[object, str], None]  # raises InvalidInput of a value; the text says where it is
 Row = dict
@@ -201,6 +205,8 @@ def check_row(row: object) -> None:
         if missing := next((units for units in UNITS if units not in told), None):
             raise _refuse(f"{where}.units", f"{missing} is neither measured nor unmeasured")
         for units, found in package["units"].items():
+            if units in row.get("unmeasured", {}):
+                raise _refuse(f"{where}.units.{units}", "is measured and unmeasured")
             if found.get("min_ms", 0) > found.get("median_ms", 0):
                 raise _refuse(f"{where}.units.{units}.min_ms", "is more than the median")
             if ("failed" in found) == ("median_ms" in found):

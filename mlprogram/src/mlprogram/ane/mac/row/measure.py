@@ -104,7 +104,7 @@ def _about() -> Row:
         "date": datetime.date.today().isoformat(),
         "chip": chip,
         "system": f"macOS {system[0]}.{system[1]}" if system else "no macOS",
-        "coremltools": version("coremltools"),
+        "coremltools": version("coremltools").partition("+")[0],  # what a build adds is free
         "mlprogram": __version__,
         "fitted": False,
     }
