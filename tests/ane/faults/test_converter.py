@@ -10,22 +10,35 @@ import json
 import os
 from pathlib import Path
 
-from _converters import CASES, agrees, convert, expected
+from _converters import (
+    CASES,
+    DIVIDED,
+    LOWEST,
+    Called,
+    Case,
+    agrees,
+    convert,
+    expected,
+    integers,
+    noise,
+)
 from _pairs import Cases
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
+import mlprogram
 from mlprogram.ane import faults, laws
 from mlprogram.ane.faults.versions import OF_COREMLTOOLS
 import numpy as np
 import pytest
 from run_converters import AFTER, RECORD, inside, judged, run
+import torch
 
 NAMES = sorted(CASES)
 HERE = [name for name in NAMES if inside(name, ct.__version__)]
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
 VERSIONS = list(RECORDED["versions"])
-#: What differs for another reason: 6.3.0 adds the mask in fp32 and casts the sum.
-OTHERWISE = {("sentinel-added", "6.3.0")}
+#: What differs for another reason: 6.3.0 masks in fp32 and casts the result.
+OTHERWISE = {("sentinel-added", "6.3.0"), ("sentinel-selected", "6.3.0")}
 ENVIRONMENTS = os.environ.get("ANE_BOOK_COREMLTOOLS", "")
 
 
@@ -53,6 +66,84 @@ class TestInstalled:
         assert found(made) == set()
         made.save(str(tmp_path / "made.mlpackage"))
         assert judged(tmp_path / "made.mlpackage", name, CASES[name])["agrees"]
+
+
+@pytest.mark.filterwarnings("ignore:Output, '\\d+', of the source model")
+@pytest.mark.parametrize(("length", "faults"), [(3, {"narrow-empty"}), (2, set())], ids=str)
+def test_a_slice_of_a_flexible_axis_that_ends_at_0_is_empty(length, faults):
+    sliced = Called(lambda x: x.narrow(1, -3, length) * 2).eval()
+    module = torch.jit.trace(sliced, torch.ones(2, 8))
+    shape = (2, ct.RangeDim(4, 16, default=8))
+    made = ct.convert(
+        module, inputs=[ct.TensorType("x0", shape)], convert_to="mlprogram", skip_model_load=True
+    )
+    assert found(made) == faults
+
+
+def converted(function, *inputs, half=True):
+    """An MLModel of a function, traced, by the installed coremltools."""
+    return convert(Case(function, function, inputs, half=half))
+
+
+def everything(model) -> set[str]:
+    return {finding.rule.id for finding in laws.check(model, faults.load()).findings}
+
+
+CAUSAL = torch.ones(4, 4, dtype=torch.bool).tril()
+#: A computed mask may hide a row; of a constant one it is known.
+HIDING = {
+    "where": (lambda x, m: torch.where(m > 0, x, LOWEST), "sentinel-selected"),
+    "added": (lambda x, m: x + torch.zeros(4, 4).masked_fill(m > 0, LOWEST), "sentinel-selected"),
+    "overflows": (lambda x, m: x.masked_fill(m > 0, -1e9), "mask-overflows"),
+    "constant": (lambda x, m: m + x.masked_fill(CAUSAL, LOWEST), "sentinel-selected"),
+    "causal": (lambda x, m: m + x.masked_fill(~CAUSAL, LOWEST), None),
+}
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_a_select_hides_a_row_that_is_hidden_throughout(name):
+    mask, fault = HIDING[name]
+    model = converted(lambda x, m: torch.softmax(mask(x, m), -1), noise(4, 4), torch.ones(4, 4))
+    assert found(model) == ({fault} if fault else set())
+
+
+def truncated(x, y):
+    size = torch.floor_divide(x.abs(), y.abs()).to(torch.int32)
+    return size * x.sign() * y.sign()
+
+
+REMEDIES = {
+    "floor": lambda x, y: torch.floor_divide(x, y).to(torch.int32), "trunc": truncated
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("half", [True, False], ids=["half", "single"])
+@pytest.mark.parametrize("mode", REMEDIES)
+def test_the_remedy_for_a_quotient_of_integers_keeps_them(mode, half, tmp_path):
+    """The quotient in floats loses these."""
+    x, y = integers(5_001, -40_001, 16_777_219), integers(1, 2, -1)
+    model = converted(REMEDIES[mode], x, y, half=half)
+    assert everything(model) == set()
+    model.save(str(tmp_path / "a.mlpackage"))
+    program = mlprogram.open(str(tmp_path / "a.mlpackage"))
+    values = dict(zip(program.inputs, (x.numpy(), y.numpy()), strict=True))
+    (quotient,) = program.predict(values).values()
+    assert (quotient == torch.div(x, y, rounding_mode=mode).numpy()).all()
+
+
+@pytest.mark.parametrize("half", [True, False], ids=["half", "single"])
+def test_a_quotient_by_a_constant_is_met(half):
+    """Which coremltools writes as a product with 0.333."""
+    model = converted(lambda x: torch.div(x, 3, rounding_mode="trunc"), DIVIDED[0], half=half)
+    assert everything(model) == {"div-trunc-integer"}
+
+
+def test_the_remedy_for_log_softmax_has_no_other_fault():
+    assert everything(convert(CASES["log-of-softmax"], near=True)) == set()
+
+
+def test_the_special_case_is_reported_alone():
+    assert everything(convert(CASES["roll-negative"])) == {"roll-negative"}
 
 
 SCORES = (1, 4, 4)

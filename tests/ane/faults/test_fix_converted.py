@@ -67,7 +67,7 @@ def test_each_rewrite_is_tried():
 
 def _layer(x, mask):
     """A layer of a model that has six faults as coremltools 9.0 converts it for half precision."""
-    y = rms_norm(x, (8,), eps=1e-5)
+    y = rms_norm(x, (8,), eps=1e-6)
     scores = y @ y.transpose(1, 2) + torch.triu(torch.full((4, 4), -torch.inf), 1)
     scores = scores + (1 - mask)[:, None] * torch.finfo(torch.float32).min
     y = torch.softmax(scores, -1) @ y * torch.reciprocal(1 + x.abs())

@@ -3,16 +3,20 @@
 from contextlib import contextmanager
 import resource
 
+from _converters import Case, convert
 from _pairs import HALF, INT, Form, _made
 from _patience import guarded
 from _planted import mb, number
 from mlprogram import MLProgram
 from mlprogram.ane import faults, laws
+from mlprogram.ane.faults import numbers
 from mlprogram.ane.faults.fix import fix
 from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.files import content_hash
 import numpy as np
 import pytest
+import torch
+from torch.nn.functional import rms_norm
 
 ROWS = ((4, 8), HALF)
 WEIGHT = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float16)
@@ -97,7 +101,8 @@ def test_what_cannot_be_mended_is_named_with_its_remedy(tmp_path):
     assert [one.fault.id for one in report.mended] == ["pow-two"]
     assert [one.fault.id for one in report.left] == ["gather-nd-computed"]
     remedy = faults.load()["gather-nd-computed"].instead
-    assert remedy in report.text() and report.to_json()["left"][0]["instead"] == remedy
+    assert f"instead: {remedy}" in report.text()
+    assert report.to_json()["left"][0]["instead"] == remedy
 
 
 def test_nothing_is_written_where_nothing_is_mended(tmp_path):
@@ -114,6 +119,18 @@ def test_an_op_that_has_no_exact_rewrite_stays(tmp_path):
     (left,) = report.left
     assert (left.fault.id, left.left) == ("non-finite", "its mask is an output of the function")
     assert report.out is None
+    assert "nothing that an exact rewrite mends, and nothing is written" in report.text()
+
+
+def test_an_epsilon_that_may_not_be_meant_is_left(tmp_path):
+    """coremltools writes 1e-5 where rms_norm is given none, which torch computes with 1.19e-7."""
+    made = convert(Case(lambda x: rms_norm(x, (8,)), rms_norm, (torch.ones(2, 8),)))
+    made.save(str(tmp_path / "a.mlpackage"))
+    report = fix(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage")
+    (left,) = report.left
+    assert left.fault.id == "rms-norm-epsilon" and "torch's default, 1.19e-7" in left.left
+    found = laws.check(report.package, faults.load()).findings[0]
+    assert numbers.of(report.package, found) is None
 
 
 def test_what_a_converter_was_given_is_not_guessed(tmp_path):

@@ -105,9 +105,11 @@ class FixReport:
                 for one in self.mended]  # fmt: skip
         for one in self.left:
             place = f"{one.function}, {one.op} {one.name!r}".strip()
-            rows.append(("left", one.fault.id, f"{place}: {one.left}; {one.fault.instead}"))
+            what = f"{one.left}; instead: {one.fault.instead}"
+            rows.append(("left", one.fault.id, f"{place}: {what}"))
         if self.out is None:
-            head = f"{self.package}: nothing to mend, and nothing is written"
+            none = "nothing that an exact rewrite mends" if self.left else "nothing to mend"
+            head = f"{self.package}: {none}, and nothing is written"
         else:
             head = f"{self.out}: written, with {_changes(self)}"
         return "\n".join([head, table(rows, indent=2)] if rows else [head])
@@ -134,13 +136,15 @@ def fix(package: str | Path, out: str | Path, known: Mapping[str, Rule] | None =
     for. Nothing is written where nothing can be mended, or where a whole function parts from what
     is meant.
 
-    Raises InvalidInput if `out` exists, cannot be written, or has another suffix; InvalidPackage
-    for what is no ML Program.
+    Raises InvalidInput for a folder of packages, and if `out` exists, cannot be written, or has
+    another suffix; InvalidPackage for what is no ML Program.
     """
     path, out = Path(package), Path(out)
     if out.suffix != ".mlpackage" or out.exists():
         reason = "exists already" if out.exists() else "does not end in .mlpackage"
         raise InvalidInput(f"{out}: {reason}; name another place for the mended package")
+    if path.is_dir() and path.suffix not in laws.MODELS:
+        raise InvalidInput(f"{path}: a folder; one package is mended at a time: name it")
     before = now = open_container(path)
     report, known = FixReport(path), mendable() if known is None else known
     while True:  # each round mends what none before it has

@@ -50,8 +50,8 @@ class Maker:
     ) -> TypedName:
         """Add an op of one output.
 
-        inputs: `TypedName`s, lists of them, or constants: numbers and texts of Python, arrays. A float
-        has the dtype of the output, or of the op's first value where that is no float. dtype,
+        inputs: `TypedName`s, lists of them, or constants: numbers and texts of Python, arrays. A
+        float has the dtype of the output, or of the op's first value where that is no float. dtype,
         shape: of the output; by default the dtype of the first value, and the shape to which all
         values broadcast.
         """
@@ -60,7 +60,9 @@ class Maker:
         floats = dtype if dtype in ("fp16", "fp32") else first
         message = proto("MIL_pb2").Operation(type=kind)
         for key, item in inputs.items():
-            for one in item if isinstance(item, list) and isinstance(item[0], TypedName) else [item]:
+            for one in (
+                item if isinstance(item, list) and isinstance(item[0], TypedName) else [item]
+            ):
                 value = one if isinstance(one, TypedName) else self.constant(one, floats)
                 message.inputs[key].arguments.add().name = value.name
         shape = broadcast(value.type.shape for value in values) if shape is None else shape

@@ -42,7 +42,7 @@ def sentinel_added(at: At) -> list[Mend]:
 
 
 def mask_overflows(at: At) -> list[Mend]:
-    """A sum or product with a constant that half precision lacks, cast to it -> with one it has."""
+    """A sum, product or select with a constant that half precision lacks -> with one it has."""
     return mask_infinite(at.near(at.maker("x", at.operation)))
 
 
@@ -151,6 +151,6 @@ def _softmaxes(at: At) -> list[Operation]:
 
 REWRITES: dict[str, Rewrite] = {
     "non-finite": non_finite, "sentinel-added": sentinel_added,
-    "sentinel-multiplied": mask_infinite, "mask-overflows": mask_overflows,
-    "attention-mask-added": mask_of_bools,
+    "sentinel-selected": mask_infinite, "sentinel-multiplied": mask_infinite,
+    "mask-overflows": mask_overflows, "attention-mask-added": mask_of_bools,
 }  # fmt: skip

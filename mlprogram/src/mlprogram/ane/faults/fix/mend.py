@@ -145,7 +145,9 @@ class At:
             raise Unmended(f"the {key} of its {operation.type} is computed")
         return self.graph.value(operation, key)
 
-    def mend(self, result: TypedName, inputs: Sequence[TypedName], meant: Callable, **how: Any) -> Mend:
+    def mend(
+        self, result: TypedName, inputs: Sequence[TypedName], meant: Callable, **how: Any
+    ) -> Mend:
         """The mending that gives `result` in the op's place; see `Mend`.
 
         inputs: those of `meant`; constants among them are given to it here.

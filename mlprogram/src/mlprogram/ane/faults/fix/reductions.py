@@ -7,6 +7,7 @@ from mlprogram.ane.faults.fix.mend import FINITE, At, Mend, Rewrite, Unmended
 import numpy as np
 
 CLOSED = -40_000.0  # what a mask adds to a score that does not count
+DEFAULT_EPSILON = 1e-5  # what coremltools writes where torch's rms_norm is given none
 SCORES = (0.0, 1.0, -1.0, 0.5, -2.5, 10.0, -10.0, 100.0, -100.0)
 
 
@@ -48,6 +49,8 @@ def rms_norm_epsilon(at: At) -> Mend:
     mean, eps = at.maker("x", at.operation), at.setting("y")
     if mean.type != "reduce_mean" or not isinstance(eps, float):
         raise Unmended("its ops are not those of coremltools 9.0's rms_norm")
+    if np.isclose(eps, DEFAULT_EPSILON, rtol=1e-3, atol=0):
+        raise Unmended("its epsilon of 1e-5 may stand for torch's default, 1.19e-7")
     scaled = at.maker("x", at.maker("x", mean))
     x, axes = at.value("x", scaled), at.setting("axes", None, mean)
     for kind in ("sqrt", "mul", "real_div"):

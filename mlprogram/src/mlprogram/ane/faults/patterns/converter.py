@@ -61,6 +61,7 @@ def band_infinite(graph: ProgramGraph) -> Iterator[Seen]:
 
 
 def narrow_empty(graph: ProgramGraph) -> Iterator[Seen]:
+    """A slice that ends at 0, of an axis that is declared empty, or flexible."""
     for operation in each(graph, "slice_by_index"):
         begin, end = numbers(graph, operation, "begin"), numbers(graph, operation, "end")
         steps = numbers(graph, operation, "stride") or [1] * len(end)
@@ -69,7 +70,7 @@ def narrow_empty(graph: ProgramGraph) -> Iterator[Seen]:
             continue
         shape = operation.outputs[0][1].shape
         for axis, (first, last, step) in enumerate(zip(begin, end, steps, strict=False)):
-            if last == 0 and first and step > 0 and len(shape) == len(end) and shape[axis] == 0:
+            if last == 0 and first and step > 0 and len(shape) == len(end) and not shape[axis]:
                 yield Seen(f"a slice of axis {axis} from {first} to 0, which is empty", operation)
                 break
 
@@ -339,7 +340,8 @@ def _whole(graph: ProgramGraph, quotient: Operation, item: Item) -> bool:
     if values.dtype.kind not in "fiu" or not values.size or not np.all(values):
         return False
     divisors = 1 / values.astype(np.float64) if quotient.type == "mul" else values
-    return bool(np.allclose(divisors, np.round(divisors), rtol=1e-6, atol=0))
+    step = np.finfo(values.dtype).eps if values.dtype.kind == "f" else 0
+    return bool(np.allclose(divisors, np.round(divisors), rtol=step, atol=0))
 
 
 def _stays_float(graph: ProgramGraph, operation: Operation) -> bool:

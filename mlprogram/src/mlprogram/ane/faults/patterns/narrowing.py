@@ -11,13 +11,15 @@ from mlprogram.ane.faults.patterns.known import (
     shape_of,
     size_of,
 )
-from mlprogram.ane.laws.graph import ProgramGraph, Seen
+from mlprogram.ane.laws.graph import VIEWS, ProgramGraph, Seen
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant
 import numpy as np
 
 GATHERS = ("gather", "gather_along_axis", "gather_nd")
 TINY = float(np.finfo(np.float16).smallest_subnormal)  # 2 to the -24
+#: Ops that hand a mask on to a softmax.
+HANDED_ON = VIEWS | {"add", "cast", "identity"}
 #: What makes integers that 16 bits hold: positions, or truth values.
 SMALL = ("argsort", "topk", "reduce_argmax", "reduce_argmin", "shape", "non_zero", "one_hot")
 
@@ -26,10 +28,8 @@ def sentinel_added(graph: ProgramGraph) -> Iterator[Seen]:
     for operation in each(graph, "softmax"):
         total = made_by(graph, operation, "x", "add")
         masks = [graph.constant(graph.item(total, key)) for key in "xy"] if total else []
-        rank, axis = len(shape_of(graph, operation, "x")), number(graph, operation, "axis")
-        axis = axis if isinstance(axis, int) else -1
-        along = axis - rank if axis >= 0 else axis  # counted from the end
-        if any(mask and _hides_rows(mask, along) for mask in masks):
+        axis = _axis_from_end(graph, operation)
+        if any(mask and _hides_rows(mask, axis) for mask in masks):
             yield Seen("a softmax of rows to which -inf is added throughout", operation)
 
 
@@ -37,8 +37,53 @@ def _hides_rows(mask: Constant, axis: int) -> bool:
     """Whether all along an axis, counted from the end, is -inf anywhere."""
     if mask.type.dtype != "fp16" or not mask.type.shape:
         return False
-    hidden = np.isneginf(mask.array())
+    return _all_along(np.isneginf(mask.array()), axis)
+
+
+def _all_along(hidden: np.ndarray, axis: int) -> bool:
     return bool((hidden.all(axis=axis) if -hidden.ndim <= axis < 0 else hidden).any())
+
+
+def _axis_from_end(graph: ProgramGraph, softmax: Operation) -> int:
+    axis = number(graph, softmax, "axis")
+    axis = axis if isinstance(axis, int) else -1
+    return axis - len(shape_of(graph, softmax, "x")) if axis >= 0 else axis
+
+
+def sentinel_selected(graph: ProgramGraph) -> Iterator[Seen]:
+    """A select of -inf, on its way to a softmax, that may hide rows throughout."""
+    for operation in each(graph, "select"):
+        branches = [graph.constant(graph.item(operation, key)) for key in "ab"]
+        if operation.outputs[0][1].dtype != "fp16":
+            continue
+        if any(one and np.isneginf(one.array()).any() for one in branches):
+            softmaxes = _softmaxes(graph, operation)
+            if any(_may_hide(graph, operation, branches, one) for one in softmaxes):
+                yield Seen("a select of -inf for what is hidden, rows throughout too", operation)
+
+
+def _softmaxes(graph: ProgramGraph, operation: Operation) -> Iterator[Operation]:
+    """Those that a result reaches by sums, casts and views alone."""
+    seen, ops = set(), [operation]
+    for op in ops:
+        for reader in graph.readers.get(op.outputs[0][0], ()):
+            if reader.type == "softmax":
+                yield reader
+            elif reader.type in HANDED_ON and reader.outputs[0][0] not in seen:
+                seen.add(reader.outputs[0][0])
+                ops.append(reader)
+
+
+def _may_hide(
+    graph: ProgramGraph, select: Operation, branches: list[Constant | None], softmax: Operation
+) -> bool:
+    """Whether a row may be -inf throughout: of a constant condition, whether one is."""
+    cond = graph.constant(graph.item(select, "cond"))
+    if cond is None:
+        return True
+    a, b = (np.zeros(()) if one is None else one.array() for one in branches)
+    hidden = np.isneginf(np.where(cond.array().astype(bool), a, b))
+    return _all_along(hidden, _axis_from_end(graph, softmax))
 
 
 def sentinel_multiplied(graph: ProgramGraph) -> Iterator[Seen]:
@@ -107,13 +152,14 @@ def topk_positions(graph: ProgramGraph) -> Iterator[Seen]:
 
 
 def mask_overflows(graph: ProgramGraph) -> Iterator[Seen]:
-    """A sum or product in fp32, since its constant is beyond fp16, that is cast to fp16 after."""
+    """What is computed in fp32, since its constant is beyond fp16, and cast to fp16 after."""
     for operation in each(graph, "softmax"):
         for cast in _casts_before(graph, operation):
             made = graph.maker(graph.item(cast, "x"))
-            if made is None or made.type not in ("add", "mul"):
+            if made is None or made.type not in ("add", "mul", "select"):
                 continue
-            constants = [graph.constant(graph.item(made, key)) for key in "xy"]
+            keys = "ab" if made.type == "select" else "xy"
+            constants = [graph.constant(graph.item(made, key)) for key in keys]
             if any(constant and _beyond(constant) for constant in constants):
                 yield Seen("a mask in fp32 that becomes -inf in fp16", cast)
 
@@ -146,6 +192,7 @@ def constant_raised(graph: ProgramGraph) -> Iterator[Seen]:
 
 PATTERNS: tuple[Callable[[ProgramGraph], Iterator[Seen]], ...] = (
     sentinel_added,
+    sentinel_selected,
     sentinel_multiplied,
     unsigned_data,
     gather_narrowed,
