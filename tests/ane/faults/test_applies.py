@@ -67,6 +67,31 @@ def test_another_system_is_refused_by_name(wrong):
         faults.load(system=wrong)
 
 
+@pytest.mark.parametrize("wrong", ["macos99", "macos16", "ios20", "ios9"])
+def test_a_system_that_is_not_known_is_refused(wrong):
+    with pytest.raises(InvalidInput, match=f"'{wrong}': no such system is known; name one of"):
+        faults.load(system=wrong)
+
+
+def test_a_coremltools_before_ml_programs_is_refused():
+    with pytest.raises(InvalidInput, match="coremltools 3.0: it writes no ML Programs"):
+        faults.load(coremltools="3.0")
+    assert faults.load(coremltools="5.0")
+
+
+@pytest.mark.parametrize(
+    ("makers", "system", "readable"),
+    [
+        (NEW, "macos14", False),
+        (NEW, "macos15.4", True),
+        (OLD, "ios15", True),
+        (UNKNOWN, "ios15", True),
+    ],
+)
+def test_an_older_system_does_not_read_a_package(makers, system, readable):
+    assert makers.readable(system) is readable
+
+
 @pytest.mark.parametrize("wrong", ["9", "nine", "9.0; import os", "9.0.0.0"])
 def test_another_version_is_refused_by_name(wrong):
     with pytest.raises(InvalidInput, match="a version is wanted"):

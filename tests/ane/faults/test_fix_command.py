@@ -5,6 +5,8 @@ import json
 from _pairs import HALF, INT, Form, _made
 from _planted import mb, number
 from mlprogram.cli import app
+from mlprogram.errors import InvalidInput
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -33,6 +35,38 @@ def test_the_exit_code_is_of_what_is_left(package, fail_on, code):
     result = run(package, "--fix", package.with_name("b.mlpackage"), "--fail-on", fail_on)
     assert result.exit_code == code
     assert "mended  pow-two" in result.stdout and "left    gather-nd-computed" in result.stdout
+
+
+def test_the_system_and_the_version_that_are_asked_for_are_named(package):
+    head = run(package, "--system", "macos26", "--coremltools", "9.0").stdout.splitlines()[0]
+    assert head.endswith("and up; asked for macos26; asked for coremltools 9.0")
+
+
+@pytest.mark.parametrize("more", [[], ["--fix", "c.mlpackage"]], ids=["look", "fix"])
+def test_a_system_that_does_not_read_the_package_is_refused(package, more):
+    refused = run(package, "--system", "macos14", *more).exception
+    assert isinstance(refused, InvalidInput) and "macos14 does not read it" in str(refused)
+
+
+def test_a_folder_is_not_mended(package):
+    refused = run(package.parent, "--fix", package.with_name("b.mlpackage")).exception
+    assert isinstance(refused, InvalidInput) and "one package is mended at a time" in str(refused)
+    assert {one.name for one in package.parent.iterdir()} == {"a.mlpackage"}
+
+
+def test_what_is_mended_or_left_is_what_was_listed(tmp_path):
+    """An infinite mask, which is a law of the engine, too."""
+
+    def masked(_, x):
+        opened = mb.softmax(x=mb.add(x=x, y=number(-np.inf, x)), axis=-1)
+        return mb.add(x=opened, y=mb.pow(x=number(2, x), y=x))
+
+    path = tmp_path / "a.mlpackage"
+    _made(masked, True, Form((ROWS,))).save(str(path))
+    listed = {one["rule"] for one in json.loads(run(path, "--json").stdout)["findings"]}
+    report = json.loads(run(path, "--json", "--fix", tmp_path / "b.mlpackage").stdout)
+    assert {one["fault"] for one in report["mended"] + report["left"]} == listed
+    assert "non-finite" in listed
 
 
 def test_json(package):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from mlprogram.cli import options
 from mlprogram.cli.check import Annotations, FailOn, annotated, width
-from mlprogram.errors import printable
+from mlprogram.errors import InvalidInput, printable
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
 import typer
@@ -40,17 +40,19 @@ def faults_command(
 ) -> None:
     """Show what coremltools or Core ML is known to get wrong in it.
 
-    Each with what comes out, and what should, where both can be computed here. Exit code 0:
+    Each with what comes out, and what should, where both can be computed here; and constants that
+    are not finite, which --fix bounds. Exit code 0:
     nothing as grave as --fail-on was found, or --fix left nothing so grave; 1: not so.
     """
     from mlprogram.ane import faults, laws
+    from mlprogram.ane.faults.fix import fix as write_fixed
+    from mlprogram.ane.faults.fix import mendable
 
-    known = faults.load(system, coremltools)
+    known = mendable(system, coremltools)
+    made = faults.makers(package)
+    _refuse_unread(made, system)
     if fix is not None:
-        from mlprogram.ane.faults.fix import fix as write_fixed
-        from mlprogram.ane.faults.fix import mendable
-
-        mended = write_fixed(package, fix, mendable(system, coremltools))
+        mended = write_fixed(package, fix, known)
         show(mended.to_json, mended.text, as_json)
         raise typer.Exit(1 if fail_on != "never" and mended.fails(fail_on) else 0)
     with progress_bar() as progress:
@@ -58,19 +60,28 @@ def faults_command(
     from mlprogram.ane.faults import numbers  # which needs torch
 
     numbers.add(report)
-    made = faults.makers(package)
     facts = {"makers": {name: vars(one) for name, one in made.items()}} | report.to_json()
-    lines = _heads(made, coremltools)
+    lines = _heads(made, system, coremltools)
     show(lambda: facts, lambda: "\n".join([*lines, "", report.text(width(), why)]), as_json)
     if annotated(github):
         print("\n".join(report.annotations()), file=sys.stderr if as_json else sys.stdout)
     raise typer.Exit(1 if fail_on != "never" and report.fails(fail_on) else 0)
 
 
-def _heads(made: "dict[str, Makers]", coremltools: str) -> Iterator[str]:
+def _refuse_unread(made: "dict[str, Makers]", system: str) -> None:
+    """Raises InvalidInput for a package that the system does not read."""
+    for name, makers in made.items():
+        if system and not makers.readable(system):
+            raise InvalidInput(
+                f"{name}: {system} does not read it; it is {makers.text}: name such a system, or "
+                "convert it for an older one"
+            )
+
+
+def _heads(made: "dict[str, Makers]", system: str, coremltools: str) -> Iterator[str]:
     """A line for each set of makers: the packages that they made, and who they are."""
     for makers in dict.fromkeys(made.values()):
         names = [name for name, one in made.items() if one == makers]
         several = names[0] if len(names) == 1 else f"{len(names):,} packages"
-        asked = f"; asked for coremltools {coremltools}" * bool(coremltools)
-        yield printable(f"{several}: {makers.text}{asked}")
+        asked = filter(None, [system, coremltools and f"coremltools {coremltools}"])
+        yield printable(f"{several}: {makers.text}" + "".join(f"; asked for {a}" for a in asked))

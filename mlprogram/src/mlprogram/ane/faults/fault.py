@@ -1,6 +1,6 @@
 """`Fault`: a known fault of a converter, of Core ML or of a compiler; and the reader of data/."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from mlprogram.ane.faults.patterns import PATTERNS
 from mlprogram.ane.faults.versions import LAST, Makers, makers_of, span, version
 from mlprogram.ane.laws.graph import ProgramGraph, Seen
 from mlprogram.ane.laws.rule import Rule
+from mlprogram.errors import InvalidInput
 
 Owner = Literal["coremltools", "Core ML", "compiler", "Core AI"]
 OWNERS: tuple[Owner, ...] = get_args(Owner)
@@ -19,6 +20,10 @@ OWNERS: tuple[Owner, ...] = get_args(Owner)
 #: the source.
 Grade = Literal["run", "apple", "measured", "reported"]
 GRADES: tuple[Grade, ...] = get_args(Grade)
+
+#: Faults of which another is a special case, which is reported in their place.
+SPECIAL = {"mod-sign": "roll-negative"}
+ML_PROGRAMS = "5.0"  # the first coremltools that writes them
 
 DATA = Path(__file__).with_name("data")
 
@@ -83,12 +88,14 @@ def load(system: str = "", coremltools: str = "") -> Mapping[str, Fault]:
 
     system: as "macos26", the one to look at in place of all that read a package. coremltools: the
     version to go by in place of the one that a package names. Raises InvalidInput for a word that
-    is neither.
+    is neither, a system that is not known, and a version that writes no ML Programs.
     """
     if system:
         span(system)
-    if coremltools:
-        version(coremltools)
+    if coremltools and version(coremltools) < version(ML_PROGRAMS):
+        raise InvalidInput(
+            f"coremltools {coremltools}: it writes no ML Programs; name {ML_PROGRAMS} or later"
+        )
     return {name: _asked(fault, system, coremltools) for name, fault in _own().items()}
 
 
@@ -98,11 +105,17 @@ def _asked(fault: Fault, system: str, coremltools: str) -> Fault:
 
 def _seen(
     fault: Fault, system: str, coremltools: str, graph: ProgramGraph, _=None
-) -> Iterable[Seen]:
+) -> Iterator[Seen]:
+    """What a pattern finds, but for what a fault that is a special case of it finds there."""
     makers = makers_of(graph.package)
     if coremltools:
         makers = replace(makers, coremltools=coremltools)
-    return PATTERNS[fault.id](graph) if fault.applies(makers, system) else ()
+    if not fault.applies(makers, system):
+        return
+    special = _own().get(SPECIAL.get(fault.id, ""))
+    told = [*_seen(special, system, coremltools, graph)] if special else []
+    ops = {id(seen.operation) for seen in told}
+    yield from (seen for seen in PATTERNS[fault.id](graph) if id(seen.operation) not in ops)
 
 
 @cache

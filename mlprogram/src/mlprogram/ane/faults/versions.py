@@ -20,6 +20,7 @@ NAMED_ALIKE = 26
 VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(dev|a|b|rc)(\d+))?")
 SYSTEM = re.compile(r"(macos|ios)(\d+)(?:\.(\d+))?")
 LAST = 999  # past every minor version
+KNOWN = (*range(13, 19), 26, 27)  # generations; those between were never named
 #: Version of the specification -> the first generation that reads it.
 GENERATIONS = {6: 15, 7: 16, 8: 17, 9: 18, 10: 26}
 
@@ -35,6 +36,10 @@ class Makers:
     coremltools: str = ""
     source: str = ""
     least: int | None = None
+
+    def readable(self, system: str) -> bool:
+        """Whether a system may read it, as far as is known."""
+        return self.least is None or span(system)[1][0] >= self.least
 
     @property
     def text(self) -> str:
@@ -80,13 +85,19 @@ def version(text: str) -> tuple[int, ...]:
 def span(system: str) -> tuple[tuple[int, int], tuple[int, int]]:
     """The first and the last (generation, minor version) that a name may mean.
 
-    "macos15.4" is (18, 4) alone, "ios26" all from (26, 0). Raises InvalidInput for another word.
+    "macos15.4" is (18, 4) alone, "ios26" all from (26, 0). Raises InvalidInput for another word,
+    and for a system that is not known.
     """
     match = SYSTEM.fullmatch(system.lower())
     if match is None:
         raise InvalidInput(f"system {system!r}: one such as macos26, macos15.4 or ios18 is wanted")
     name, major, minor = match[1], int(match[2]), match[3]
     number = major + (YEARS_APART if name == "macos" and major < NAMED_ALIKE else 0)
+    if number not in KNOWN:
+        raise InvalidInput(
+            f"system {system!r}: no such system is known; name one of macos12 to macos15, ios15 to "
+            f"ios18, and {' or '.join(f'macos{one}, ios{one}' for one in KNOWN if one > 18)}"
+        )
     return (number, int(minor or 0)), (number, LAST if minor is None else int(minor))
 
 
