@@ -65,6 +65,17 @@ def test_ops_that_make_up_a_fault_run_together(tmp_path):
     assert found.gives[at] > 0.999 and found.should[at] == pytest.approx(0.998, abs=1e-3)
 
 
+@pytest.mark.parametrize("fault", ["non-finite", "sentinel-selected"])
+def test_a_closed_score_is_closed_however_low_it_is(tmp_path, fault):
+    """What a mask writes is no fault's number: the package does not tell what was meant."""
+
+    def masked(x):
+        hidden = mb.select(cond=mb.less(x=x, y=number(0, x)), a=number(-inf, x), b=x)
+        return mb.softmax(x=hidden, axis=-1)
+
+    assert both(tmp_path, masked, alone(fault)) is None
+
+
 @pytest.mark.parametrize("what", ["refused", "on a device alone", "computed of constants"])
 def test_there_are_none(tmp_path, what):
     def network(x, y):

@@ -163,7 +163,8 @@ class Sides:
         def should(arrays, dtype):
             return described.predict(arrays)[name] if mend is None else meant(mend, arrays, dtype)
 
-        return Runners(types, lambda arrays: program.predict(arrays)[name], should)
+        least = -np.inf if mend is None else mend.least
+        return Runners(types, lambda arrays: program.predict(arrays)[name], should, least)
 
     def _values(self, types: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> list[list[float]]:
         allowed = self.mend.values if self.mend else {}
@@ -172,11 +173,15 @@ class Sides:
 
 @dataclass(frozen=True)
 class Runners:
-    """What runs an op alone: types, the shape and dtype of each input; and both sides."""
+    """What runs an op alone: types, the shape and dtype of each input; and both sides.
+
+    least: a score that is closed, as are all below it, which one it is.
+    """
 
     types: Mapping[str, tuple[tuple[int, ...], np.dtype]]
     gives: Callable[[Mapping[str, np.ndarray]], np.ndarray]
     should: Callable[[Mapping[str, np.ndarray], np.dtype], np.ndarray]
+    least: float = -np.inf
 
     def parting(self, arrays: Mapping[str, np.ndarray]) -> list[tuple[float, float]]:
         """The elements that differ to three digits; none where a side does not run."""
@@ -189,7 +194,8 @@ class Runners:
             return []
         digits = 3 if found.dtype.kind == "f" else 12
         pairs = zip(found.astype(float).flat, wanted.astype(float).flat, strict=True)
-        return [(a, b) for a, b in pairs if f"{a:.{digits}g}" != f"{b:.{digits}g}"]
+        apart = [(a, b) for a, b in pairs if f"{a:.{digits}g}" != f"{b:.{digits}g}"]
+        return [(a, b) for a, b in apart if not (a <= self.least and b <= self.least)]
 
 
 def _parting(both: Runners, tried: list[list[float]]) -> Iterator[tuple[dict, float, float]]:
