@@ -185,6 +185,33 @@ def test_a_rewrite_leaves_what_an_op_cannot_have(tmp_path):
     assert report.out is None and "not those of a sound reduce_log_sum_exp" in report.left[0].left
 
 
+def test_what_torch_would_not_compute_is_left(tmp_path):
+    """An output of another size than the convolution's."""
+
+    def cut(_, x):
+        weight = np.ones((1, 1, 3), np.float16)
+        x = mb.reshape(x=x, shape=[1, 1, 32])
+        pads = {"pad_type": "custom", "pad": [1, 0]}
+        return mb.exp(x=mb.conv_transpose(x=x, weight=weight, strides=[2], **pads))
+
+    def shorter(spec):
+        (one,) = _ops(spec, "conv_transpose")
+        one.outputs[0].type.tensorType.dimensions[2].constant.size -= 1
+
+    report = fix(saved(tmp_path, cut, edit=shorter), tmp_path / "b.mlpackage")
+    assert report.out is None and "torch does not compute what was meant" in report.left[0].left
+
+
+def test_an_op_that_is_too_large_to_run_is_left(tmp_path):
+    report = fix(saved(tmp_path, inputs=(((1 << 14, 8), HALF),)), tmp_path / "a0.mlpackage")
+    assert report.out
+    large = saved(
+        tmp_path, lambda _, x: mb.pow(x=number(2, x), y=x), inputs=(((1 << 14, 1 << 14), HALF),)
+    )
+    report = fix(large, tmp_path / "b.mlpackage")
+    assert report.out is None and "too large to be proven" in report.left[0].left
+
+
 def test_a_value_that_many_ways_lead_to_is_looked_at_once(tmp_path):
     """Ten concats of the one before six times: sixty million ways back to the input."""
 
