@@ -186,7 +186,9 @@ def prove_whole(before: Container, after: Container, function: str, mends: Itera
             error = _share(found[name], value)
             lost, new = (_share(one[name], value) for one in declared)
             worst = max(worst, error)
-            if error > allowed or new > 2 * lost + 16 * _eps(declared[0][name]):
+            eps = _eps(declared[0][name])
+            rounding = max(16 * eps, WHOLE) if eps else 0.0  # whole numbers have none
+            if error > allowed or new > 2 * lost + rounding:
                 raise Unmended(
                     f"function {function!r} would not give what was meant: {name!r} is "
                     f"{max(error, new):.2g} of its largest number away, on {what}"

@@ -96,7 +96,9 @@ def log_sum_exp(at: At) -> Mend:
 def attention(at: At) -> Mend:
     """scaled_dot_product_attention -> products and a softmax, the mask finite.
 
-    Scores beyond 65,504 overflow, as in all attention that is written out in half precision.
+    Scores beyond 65,504 overflow, as in all attention that is written out in half precision. A row
+    that the mask closes altogether gets the mean of the values, where the description gives NaN and
+    PyTorch 2.13 gives 0.
     """
     from torch.nn.functional import scaled_dot_product_attention
 
