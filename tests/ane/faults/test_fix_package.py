@@ -138,9 +138,12 @@ def test_another_place_is_needed(tmp_path):
         fix(path, tmp_path / "b.mlmodel")
     with pytest.raises(InvalidPackage, match="no such package"):
         fix(tmp_path / "none.mlpackage", tmp_path / "b.mlpackage")
+    with pytest.raises(InvalidInput, match="in the package itself"):
+        fix(path, path / "Data" / "b.mlpackage")
     with disk_full(), pytest.raises(InvalidInput, match="cannot be written"):
         fix(path, tmp_path / "b.mlpackage")
     assert {one.name for one in tmp_path.iterdir()} == {"a.mlpackage"}
+    assert not (path / "Data" / "b.mlpackage").exists()
 
 
 def test_an_identity_that_may_be_meant_stays(tmp_path):

@@ -135,13 +135,15 @@ def fix(package: str | Path, out: str | Path, known: Mapping[str, Rule] | None =
     for. Nothing is written where nothing can be mended, or where a whole function parts from what
     is meant.
 
-    Raises InvalidInput if `out` exists, cannot be written, or has another suffix; InvalidPackage
-    for what is no ML Program.
+    Raises InvalidInput if `out` exists, cannot be written, has another suffix, or lies in the
+    package; InvalidPackage for what is no ML Program.
     """
     path, out = Path(package), Path(out)
     if out.suffix != ".mlpackage" or out.exists():
         reason = "exists already" if out.exists() else "does not end in .mlpackage"
         raise InvalidInput(f"{out}: {reason}; name another place for the mended package")
+    if path.resolve() in out.resolve().parents:
+        raise InvalidInput(f"{out}: is in the package itself; name a place outside of it")
     before = now = open_container(path)
     report, known = FixReport(path), mendable() if known is None else known
     for _ in range(ROUNDS):
