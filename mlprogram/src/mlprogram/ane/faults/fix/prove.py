@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, get_args
 
 from mlprogram.ane.faults.fix import edit
-from mlprogram.ane.faults.fix.edit import TypedName
+from mlprogram.ane.faults.fix.edit import Typed
 from mlprogram.ane.faults.fix.mend import FINITE, Mend, Unmended
 from mlprogram.arithmetic import Semantics
 from mlprogram.errors import InvalidInput, InvalidPackage
@@ -43,7 +43,7 @@ class Proof:
 
 
 def alone(
-    container: Container, function: str, operation: Operation, inputs: Iterable[TypedName]
+    container: Container, function: str, operation: Operation, inputs: Iterable[Typed]
 ) -> Container:
     """A model of nothing but one op of a function, or of the ops from `inputs` to it.
 

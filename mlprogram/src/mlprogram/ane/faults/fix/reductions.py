@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from mlprogram.ane.faults.fix.edit import TypedName
+from mlprogram.ane.faults.fix.edit import Typed
 from mlprogram.ane.faults.fix.mend import FINITE, At, Mend, Rewrite, Unmended
 import numpy as np
 
@@ -31,7 +31,7 @@ def band_infinite(at: At) -> Mend:
     return at.mend(result, [x], meant)
 
 
-def _full(at: At, like: TypedName, value: float) -> TypedName:
+def _full(at: At, like: Typed, value: float) -> Typed:
     shape = np.array(like.type.sizes, np.int32)
     given = {"shape": shape, "value": value}
     return at.make.op("fill", given, like.type.dtype, like.type.shape)
