@@ -1,6 +1,6 @@
 """What a drawn token costs the Swift host, beside Python's sampler: microseconds of the processor.
 
-    ANE_BOOK_SWIFT_BINARY=... python research/measurements/swift_sampler.py
+    ANE_BOOK_TEST_HOST=... python research/measurements/swift_sampler.py
 
 Normal logits of deviation 3 and temperature 0.7, at the vocabularies of SmolLM2 and Qwen2.5; the
 median of ROWS tokens, and of how many the two differ. Greedy is what both do before they draw.
@@ -40,7 +40,7 @@ def in_swift(logits: np.ndarray, settings: dict) -> tuple[list[int], float]:
     with tempfile.NamedTemporaryFile() as file:
         logits.tofile(file.name)
         request = {"logits": file.name, "vocabulary": logits.shape[1]} | settings
-        command = [*shlex.split(os.environ["ANE_BOOK_SWIFT_BINARY"]), "draws"]
+        command = [*shlex.split(os.environ["ANE_BOOK_TEST_HOST"]), "draws"]
         done = subprocess.run(
             command, input=json.dumps(request) + "\n", capture_output=True, text=True, check=True
         )

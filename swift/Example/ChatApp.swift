@@ -22,7 +22,7 @@ struct ChatView: View {
         VStack {
             ScrollView {
                 ForEach(chat.lines) { line in
-                    Text("\(line.role): \(line.text)").textSelection(.enabled)
+                    Text("\(line.message.role): \(line.message.content)").textSelection(.enabled)
                 }
             }
             Text(chat.status)
@@ -43,64 +43,52 @@ struct ChatView: View {
     }
 }
 
-/// The conversation, and the session that answers it.
+/// The conversation, and what a view shows of it.
 @MainActor @Observable
 final class Chat {
     struct Line: Identifiable {
-        let id = UUID()
-        let role: String
-        var text: String
+        let id: Int, message: Message
     }
 
-    private(set) var lines: [Line] = []
-    private(set) var status = "Loading the model; the first time takes minutes."
-    private(set) var answering = false
-    private var session: Session?
-    private var task: Task<Void, Never>?
+    private var conversation: Conversation?
+    private var trouble = ""
+
+    var lines: [Line] { (conversation?.messages ?? []).enumerated().map { Line(id: $0, message: $1) } }
+    var answering: Bool { conversation?.state == .answering }
+    var status: String {
+        switch conversation?.state {
+        case .loading(let done, let all): "Loading the model, \(done) of \(all); the first time takes minutes."
+        case .failed(let why): why
+        case .idle, .answering, nil: trouble
+        }
+    }
 
     func load() async {
         do {
             guard let folder = Bundle.main.url(forResource: "Model", withExtension: nil) else {
-                status = "The app has no folder Model among its resources."
+                trouble = "The app has no folder Model among its resources."
                 return
             }
-            let session = try Session(ModelBundle(folder), predictor: CoreMLPredictor())
-            try await session.prewarm()
-            (self.session, status) = (session, "")
+            var options = Options()
+            options.maxTokens = 1024
+            let conversation = Conversation(try Session(ModelBundle(folder), predictor: CoreMLPredictor()), options)
+            self.conversation = conversation
+            try await conversation.load()
         } catch {
-            status = "\(error)"
+            trouble = "\(error)"
         }
     }
 
     func send(_ text: String) {
-        guard let session, !answering else { return }
-        lines.append(Line(role: "user", text: text))
-        let messages = lines.map { Message(role: $0.role, content: $0.text) }
-        lines.append(Line(role: "assistant", text: ""))
-        answering = true
-        let former = task, place = lines.count - 1
-        let background = BackgroundTime { [weak self] in self?.stop() }
-        task = Task {
-            var options = Options()
-            (options.reuseCache, options.maxTokens) = (true, 1024)
-            await former?.value
-            do {
-                for try await event in session.stream(.messages(messages), options) {
-                    switch event {
-                    case .text(let piece): lines[place].text += piece
-                    case .end(let answer): status = "\(answer.tokens.count) tokens"
-                    }
-                }
-                if Task.isCancelled { status = "Stopped." }  // for its task, a stream only ends
-            } catch {
-                status = "\(error)"
-            }
-            answering = false
+        guard let conversation else { return }
+        let background = BackgroundTime { conversation.cancel() }
+        Task {
+            _ = try? await conversation.ask(text)  // its state says why not
             background.end()
         }
     }
 
-    func stop() { task?.cancel() }
+    func stop() { conversation?.cancel() }
 }
 
 /// Time to go on answering after the app has left the screen: half a minute or so on iOS.

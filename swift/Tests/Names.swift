@@ -16,7 +16,7 @@ final class Loader {
     func arrange(_ layout: some Layout) {}
 
     #if os(macOS) || os(Linux)
-    let host = Host.current()
+    func reach(_ host: Host) {}
     #endif
 
     #if canImport(FoundationModels)

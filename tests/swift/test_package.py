@@ -48,10 +48,13 @@ def test_an_app_adds_it_by_url_and_answers(tmp_path, talker):
     manifest = listing(".package(url:").replace(
         "https://github.com/ane-book/ane-book", f"file://{clone}"
     )
+    here = '.product(name: "AneBookExecutor", package: "ane-book"), '
+    manifest = manifest.replace("dependencies: [.product", f"dependencies: [{here}.product")
     executor = ", ".join(f'"{word}"' for word in PIPE.split())
     program = listing("Session(").replace(
         "CoreMLPredictor()", f"ExecutorPredictor(command: [{executor}])"
     )
+    program = f"import AneBookExecutor\n{program}"
     (app / "Sources" / "App").mkdir(parents=True)
     (app / "Package.swift").write_text(manifest)
     (app / "Sources" / "App" / "main.swift").write_text(program)

@@ -119,5 +119,17 @@ def test_a_misspelt_call_is_an_error(package, file, member, end):
     assert f"no member '{member.partition('.')[2]}x'" in result.stdout
 
 
+@needs_swift
+@pytest.mark.long
+def test_a_public_name_of_apples_is_an_error(package):
+    names = ("Bundle", "Host", "Layout", "Prompt")
+    source = package / "Sources/AneBook/Errors.swift"
+    source.write_text(source.read_text() + "".join(f"public enum {name} {{}}\n" for name in names))
+    result = check(package)
+    assert result.returncode != 0
+    for name in names:
+        assert f"'{name}' is ambiguous for type lookup in this context" in result.stdout
+
+
 if __name__ == "__main__":
     (STUBS / "README.md").write_text(listing())

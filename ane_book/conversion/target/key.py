@@ -8,7 +8,7 @@ version = cache(importlib.metadata.version)  # which parses a file, and every bl
 
 #: Goes up by one with every change of what a conversion writes, so that no bundle of an earlier
 #: converter is taken for one of this; tests/conversion/test_converted.py notices such a change.
-CONVERTER = 5
+CONVERTER = 6
 
 #: Packages whose versions change the bytes: they trace, lower, round or decode.
 PACKAGES = ("coremltools", "gguf", "numpy", "torch")

@@ -57,9 +57,10 @@ def _by_select(
 ) -> Iterator[tuple[str, str]]:
     """Yield each state's name and its next value: a `select` of new and old rows.
 
-    One new row is broadcast. Several are placed by a product with a matrix of 0 and 1, which is
-    exact as long as all T rows are finite: 0 times infinity is NaN. A gather would bear that, but
-    one by computed indices leaves the engine (law gather-computed).
+    One new row is repeated, and so is what says where it goes: Core ML refuses a `select` that
+    broadcasts (fault select-broadcast). Several rows are placed by a product with a matrix of 0
+    and 1, which is exact as long as all T rows are finite: 0 times infinity is NaN. A gather would
+    bear that, but one by computed indices leaves the engine (law gather-computed).
     """
     line = Rows(1, 1).shape(call)  # S slots on the axis of tokens
     slots, places = np.arange(call.slots, dtype=np.int32).reshape(line), ""
@@ -67,19 +68,34 @@ def _by_select(
         (is_new,) = function.op("equal", "is_new", "bool", [line], x=slots, y="position")
     else:
         places, is_new = _places(function, call, slots)
+    chosen_by: dict[Shape, str] = {}  # by the shape of a state
     for store in states:
         name, shape = store.name, store.shape(call)
         placed = rows[name]
+        if shape not in chosen_by:
+            of = f"{is_new}_{len(chosen_by)}"
+            chosen_by[shape] = _tiled(function, of, "bool", is_new, line, shape)
         if places:
             x, y = (places, placed) if call.layout.tokens == 2 else (placed, places)
             (placed,) = function.op(
                 "matmul", f"{name}_placed", "fp16", [shape],
                 x=x, y=y, transpose_x=np.bool_(False), transpose_y=np.bool_(False),
             )  # fmt: skip
+        else:
+            placed = _tiled(function, f"{name}_placed", "fp16", placed, store.new(call), shape)
         (chosen,) = function.op(
-            "select", f"{name}_next", "fp16", [shape], cond=is_new, a=placed, b=now[name]
-        )
+            "select", f"{name}_next", "fp16", [shape],
+            cond=chosen_by[shape], a=placed, b=now[name],
+        )  # fmt: skip
         yield name, chosen
+
+
+def _tiled(
+    function: FunctionWriter, name: str, dtype: str, x: str, shape: Shape, whole: Shape
+) -> str:
+    """Repeat x along the axes on which it is shorter than `whole`."""
+    reps = np.array([all_ // n for n, all_ in zip(shape, whole, strict=True)], np.int32)
+    return function.op("tile", name, dtype, [whole], x=x, reps=reps)[0]
 
 
 def _places(function: FunctionWriter, call: CallShape, slots: np.ndarray) -> tuple[str, str]:

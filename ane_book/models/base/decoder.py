@@ -32,20 +32,24 @@ class Head(nn.Module):
 class Winner(nn.Module):
     """Argmax over the logits of all parts: each part's winner, then the winner of those.
 
-    So no axis spans the vocabulary. Of equal logits the first wins, as in `torch.argmax`.
+    So no axis spans the vocabulary. Of equal logits the first wins, as in `torch.argmax`. The
+    winner is taken by a sum: coremltools casts what a gather reads to 16 bits (its fault
+    gather-narrowed), which hold no token from 32,768 on.
     """
 
     def __init__(self, splits: tuple[int, ...]):
         super().__init__()
         self.offsets = [sum(splits[:i]) for i in range(len(splits))]
+        self.places = torch.arange(len(splits), dtype=torch.int32).view(1, -1, 1, 1)
 
     def forward(self, *logits: Tensor) -> Tensor:
         """Parts (1, V_i, 1, T) -> token ids, int32 (1, T)."""
         best = torch.cat([part.max(dim=1, keepdim=True).values for part in logits], dim=1)
         tokens = [part.argmax(dim=1, keepdim=True).to(torch.int32) for part in logits]
         tokens = [ids + offset for ids, offset in zip(tokens, self.offsets, strict=True)]
-        winner = best.argmax(dim=1, keepdim=True)  # (1, 1, 1, T)
-        return torch.cat(tokens, dim=1).gather(1, winner).view(1, -1)
+        winner = best.argmax(dim=1, keepdim=True).to(torch.int32)  # (1, 1, 1, T)
+        chosen = torch.eq(self.places, winner).to(torch.int32)
+        return (torch.cat(tokens, dim=1) * chosen).sum(1, dtype=torch.int32).view(1, -1)
 
 
 def block_weights(

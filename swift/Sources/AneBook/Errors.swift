@@ -11,8 +11,6 @@ public enum AneBookError: Error, Equatable, Sendable {
     case invalidInput(String)
     /// A prompt leaves no room for an answer in the bundle's context.
     case promptTooLong(String)
-    /// A session is in the middle of another answer.
-    case sessionBusy(String)
     /// Core ML, or the executor's process, is not here or has ended.
     case backendUnavailable(String)
     /// A program gave numbers that are none.
@@ -21,7 +19,7 @@ public enum AneBookError: Error, Equatable, Sendable {
     public var message: String {
         switch self {
         case .invalidBundle(let text), .invalidInput(let text), .promptTooLong(let text),
-            .sessionBusy(let text), .backendUnavailable(let text), .notFinite(let text):
+            .backendUnavailable(let text), .notFinite(let text):
             text
         }
     }
@@ -36,5 +34,5 @@ extension AneBookError: CustomStringConvertible, LocalizedError {
 
 extension Error {
     /// The shortest words there are for an error, the system's or ours.
-    var reason: String { localizedDescription }
+    package var reason: String { localizedDescription }
 }

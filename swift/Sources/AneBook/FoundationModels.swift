@@ -39,10 +39,16 @@ public struct AneBookModel: LanguageModel {
 
         public init(configuration: Configuration) throws {}
 
-        /// Loads the programs again where the session was unloaded.
+        /// Loads the programs again where the session was unloaded, and reads what was said so far.
         public func prewarm(model: AneBookModel, transcript: Transcript) {
+            var options = Options()
+            (options.reuseCache, options.maxTokens) = (true, 1)
+            let messages = (try? transcript.map(message)) ?? []
             // A failure is told by the request that follows.
-            Task { try? await model.session.load() }
+            Task { [options] in
+                try await model.session.load()
+                if !messages.isEmpty { _ = try await model.session.respond(to: .messages(messages), options) }
+            }
         }
 
         public func respond(

@@ -1,4 +1,5 @@
 import AneBook
+import AneBookExecutor
 import AneBookServe
 import Foundation
 
@@ -123,19 +124,17 @@ func run(_ arguments: inout Arguments) async throws {
 /// A question that cannot be answered is as if it had not been asked; the line `/reset` begins anew.
 func chat(_ arguments: inout Arguments) async throws {
     var settings = try Settings(&arguments)
-    let system = settings.options.system.map { [Message(role: "system", content: $0)] } ?? []
-    var messages = system
-    (settings.options.system, settings.options.reuseCache) = (nil, true)
     try await settings.withSession { session, options in
+        let conversation = await Conversation(session, options)
         while let line = readLine() {
             if line == "/reset" {
-                messages = system
+                try await conversation.reset()
                 continue
             }
-            let asked = messages + [Message(role: "user", content: line)]
             do {
-                let answer = try await write(session.stream(.messages(asked), options))
-                messages = asked + [Message(role: "assistant", content: answer?.text ?? "")]
+                let answer = try await conversation.ask(line) { FileHandle.standardOutput.write(Data($0.utf8)) }
+                FileHandle.standardOutput.write(Data("\n".utf8))
+                report(answer)
             } catch AneBookError.promptTooLong(let why) {
                 tell("Error: \(why); or begin anew with /reset")
             } catch AneBookError.invalidInput(let why) {

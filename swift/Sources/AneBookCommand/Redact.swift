@@ -1,5 +1,5 @@
 import AneBook
-import AneBookLabels
+import AneBookEncoders
 import Foundation
 
 /// `anebook redact BUNDLE TEXT`: prints a text with what is private replaced by its kind.

@@ -1,5 +1,5 @@
 import AneBook
-import AneBookLabels
+import AneBookEncoders
 import Foundation
 
 /// Answers each line of JSON on standard input with one, from a bundle.

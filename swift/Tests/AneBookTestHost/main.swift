@@ -1,4 +1,5 @@
 import AneBook
+import AneBookExecutor
 import Foundation
 
 // What tests and measurements ask of the package, to hold it to Python's. No app runs this.

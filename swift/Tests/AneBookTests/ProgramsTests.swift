@@ -2,6 +2,7 @@ import Foundation
 import Testing
 
 @testable import AneBook
+import AneBookExecutor
 
 /// The runs of an array: where each begins there, where here, and its length.
 private func runs(_ shape: [Int], _ strides: [Int]) -> [[Int]] {

@@ -133,7 +133,7 @@ import Testing
         let told = Words()
         try await session.load { told.add("\($0) of \($1)") }
         #expect(log.take().sorted() == ["head decode", "layers decode", "layers prefill"])
-        #expect(told.take() == ["1 of 3", "2 of 3", "3 of 3"])
+        #expect(told.take() == ["0 of 3", "1 of 3", "2 of 3", "3 of 3"])
         try await session.prewarm()
         #expect(log.take() == (0..<4).map { "call \($0)" })  // a call of the head after each of the layers'
         #expect(await session.position == 0)
@@ -203,7 +203,7 @@ import Testing
 }
 
 /// What was said so far, from any thread.
-private final class Words: Sendable {
+final class Words: Sendable {
     private let words = Mutex<[String]>([])
     func add(_ word: String) { words.withLock { $0.append(word) } }
     var count: Int { words.withLock { $0.count } }
@@ -212,7 +212,7 @@ private final class Words: Sendable {
 
 /// Opens once: after `act`, which is done when someone has come to `pass`. A thread of its own waits
 /// for that. Tasks have one thread a core, and two that waited for each other stood still on two cores.
-private final class Gate: Sendable {
+final class Gate: Sendable {
     private let came = DispatchSemaphore(value: 0), opened = DispatchSemaphore(value: 0)
     func pass() { came.signal(); opened.wait() }
     func whenSomeoneComes(_ act: @escaping @Sendable () -> Void) {

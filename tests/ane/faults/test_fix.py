@@ -71,6 +71,28 @@ def _opened_by(q, m):
     )
 
 
+def _added(constant):
+    """Attention as coremltools 8.0 writes it: its mask is added as 0 and 1."""
+
+    def build(q, m):
+        scores = mb.matmul(x=q, y=q, transpose_y=True)
+        opened = mb.greater(x=m, y=number(0, m))
+        mask = np.tri(3, dtype=types.nptype_from_builtin(q.dtype))
+        mask = mask if constant else mb.cast(x=opened, dtype=dtype_of(q))
+        shares = mb.softmax(x=mb.add(x=scores, y=mask), axis=-1)
+        return mb.add(x=mb.matmul(x=shares, y=q), y=number(0, q))
+
+    return build
+
+
+def _masked_attention(mask):
+    def meant(q, m):
+        closed = torch.where(mask(m), q @ q.mT, torch.finfo(torch.float32).min)
+        return torch.softmax(closed, -1) @ q
+
+    return meant
+
+
 def _corner(x):
     return mb.conv(
         x=x, weight=_weight(x, 3, 2, 3, 2), strides=[2, 2], pad_type="custom", pad=[1] * 4
@@ -147,6 +169,9 @@ CASES = [
      lambda q, m: F.scaled_dot_product_attention(q, q, q, m != 0), 9),
     ("non-finite", _masked, {"x": (2, 4), "mask": (2, 4)},
      lambda x, m: torch.softmax(x + (1 - m) * torch.finfo(torch.float32).min, -1), 5),
+    ("attention-mask-added", _added(True), HEADS,
+     _masked_attention(lambda m: torch.ones(3, 3).tril() > 0), 7),
+    ("attention-mask-added", _added(False), HEADS, _masked_attention(lambda m: m > 0), 10),
     ("gather-negative", lambda x: mb.gather(x=x, indices=[[0, -1], [-4, 1]], axis=1),
      ROWS, lambda x: x[:, [[0, -1], [-4, 1]]], 1),
     ("gather-negative", lambda x: mb.gather_nd(x=x, indices=[[0, -1], [-2, 1]]),

@@ -116,6 +116,37 @@ def test_an_op_that_has_no_exact_rewrite_stays(tmp_path):
     assert report.out is None
 
 
+def test_what_a_converter_was_given_is_not_guessed(tmp_path):
+    """An inverse may be meant with its epsilon, if nothing says that torch's reciprocal was."""
+
+    def anonymous(spec):
+        spec.description.metadata.userDefined.clear()
+
+    path = saved(tmp_path, lambda _, x: mb.inverse(x=x), edit=anonymous)
+    (left,) = fix(path, tmp_path / "b.mlpackage").left
+    assert left.fault.id == "reciprocal-epsilon" and "does not say" in left.left
+
+
+def test_what_is_found_in_a_rewrite_is_not_rewritten(tmp_path):
+    """A clip of no bounds; an identity in its place would be taken for a root of squares."""
+    whole = np.float16(np.inf)
+
+    def clip(_, x):
+        return mb.exp(x=mb.clip(x=x, alpha=-whole, beta=whole))
+
+    report = fix(saved(tmp_path, clip), tmp_path / "b.mlpackage")
+    assert {one.fault.id for one in report.mended} == {"non-finite"} and not report.left
+    (found,) = MLProgram(report.out).predict({"x": np.full((4, 8), -2)}).values()
+    np.testing.assert_allclose(found, np.exp(-2), 1e-3)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_mask_that_is_no_mask_stays(tmp_path, value):
+    path = saved(tmp_path, lambda _, x: mb.softmax(x=mb.add(x=x, y=number(value, x)), axis=-1))
+    report = fix(path, tmp_path / "b.mlpackage")
+    assert report.out is None and "too large for half precision, or none" in report.left[0].left
+
+
 def test_nothing_is_written_where_a_whole_function_parts(tmp_path):
     """Scores of a fused attention that overflow in half precision once they are written out."""
 

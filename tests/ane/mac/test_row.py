@@ -33,6 +33,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a Mac has its o
 
 ANEMON = """#!/bin/sh
 echo "$@" > "{said}"
+sleep 0.2
 echo '{{"ane_busy_pct": [1.0, 2.0], "programs": [{{"process": "ada"}}]}}'
 echo '{{"ane_busy_pct": [97.25, 3.0], "ane_power_w": 2.5, "dram_read_gbs": null, "pid": 7}}'
 """

@@ -10,7 +10,7 @@ public struct ModelBundle: Sendable {
     public let manifest: Manifest
     package let embedding: Table
     let perLayer: Table?
-    let positions: Table?
+    package let positions: Table?
 
     private static let largestManifest = 1 << 24
 

@@ -206,6 +206,7 @@ public actor Session {
         if let runner { return runner }
         let runner = try ModelRunner(bundle, predictor.open())
         for (i, load) in runner.loads.enumerated() {
+            if i == 0 { await progress?(0, runner.loads.count) }
             try Task.checkCancellation()
             try load()
             await progress?(i + 1, runner.loads.count)

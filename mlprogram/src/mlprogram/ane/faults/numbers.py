@@ -18,7 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from mlprogram.ane.faults.fix.edit import Value, blocks_of
+from mlprogram.ane.faults.fix.edit import Typed, blocks_of
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
 from mlprogram.ane.faults.fix.rewrites import mends_of
 from mlprogram.ane.laws.graph import ProgramGraph
@@ -39,12 +39,13 @@ WHOLE = (-1, 3, -2, 0, 1, 2, 5)  # integers
 READ = ("integers-beyond",)
 EXAMPLES, SHOWN = 3, 6
 RUNS = 400  # of an op alone, at most
-SMALL = 2  # the size of axes that are longer, so that an op of any size runs at once
-MOST = 1 << 20  # elements of an op that cannot be made smaller
+SMALL = 2  # the size of longer axes, cut so that an op of any size runs at once
+#: Elements of an op that runs in its own size, and of one that does so if it cannot be cut.
+FEW, MOST = 1 << 12, 1 << 20
 
 
 @dataclass(frozen=True)
-class Numbers:
+class Examples:
     """Examples of a fault: for each a value of every input, everywhere in it, and two results.
 
     inputs: by name. gives: what comes out. should: what was meant. The results are those of the
@@ -81,7 +82,7 @@ def _plain(values: tuple[float, ...]) -> list[float | str]:
     return [value if np.isfinite(value) else str(value) for value in values]
 
 
-def of(package: str | Path | Container, finding: Finding) -> Numbers | None:
+def of(package: str | Path | Container, finding: Finding) -> Examples | None:
     """Both numbers at the first place of a finding in a package.
 
     None where they cannot be computed, or do not differ on the values that are tried: of a fault
@@ -112,7 +113,7 @@ def _sides(fault: str, graph: ProgramGraph, operation: Operation | None) -> "Sid
     if operation is None or fault not in READ:
         mend = mends_of(fault, graph, operation)[0]
         return Sides(mend.operation, mend.inputs, mend)
-    inputs = [Value(name, graph.types[name]) for name in graph.computed(operation)]
+    inputs = [Typed(name, graph.types[name]) for name in graph.computed(operation)]
     if not inputs:
         raise Unmended("it is computed of constants alone")
     return Sides(operation, tuple(inputs))
@@ -126,22 +127,21 @@ class Sides:
     """
 
     operation: Operation
-    inputs: tuple[Value, ...]
+    inputs: tuple[Typed, ...]
     mend: Mend | None = None
 
-    def examples(self, container: Container, function: str) -> Numbers | None:
+    def examples(self, container: Container, function: str) -> Examples | None:
         """Where both sides differ. Raises Unmended or InvalidPackage if the op does not run."""
         from mlprogram.ane.faults.fix.prove import alone
 
         model = alone(container, function, self.operation, self.inputs)
-        for spec in (_shrunk(model.spec), model.spec):
+        largest = max(prod(size or SMALL for size in one.type.shape) for one in self.inputs)
+        own = [model.spec] if largest <= MOST else []
+        for spec in [*own, _shrunk(model.spec)] if largest <= FEW else [_shrunk(model.spec), *own]:
             both = self._runners(replace(model, spec=spec))
-            size = max(prod(shape) for shape, _ in both.types.values())
-            if size > MOST:
-                return None
             if found := [*islice(_parting(both, self._values(both.types)), EXAMPLES)]:
                 values, gives, should = zip(*found, strict=True)
-                return Numbers({n: tuple(v[n] for v in values) for n in both.types}, gives, should)
+                return Examples({n: tuple(v[n] for v in values) for n in both.types}, gives, should)
             if ramp := _on_a_ramp(both):
                 return ramp
         return None
@@ -201,7 +201,7 @@ def _parting(both: Runners, tried: list[list[float]]) -> Iterator[tuple[dict, fl
             yield values, *apart[0]
 
 
-def _on_a_ramp(both: Runners) -> Numbers | None:
+def _on_a_ramp(both: Runners) -> Examples | None:
     """Both sides on floats of 1, 2, 3, ... or their hundreds, and on integers of -1, -2, ..., if
     they differ there."""
     for steep in (1, 100):
@@ -212,7 +212,7 @@ def _on_a_ramp(both: Runners) -> Numbers | None:
         if apart := both.parting(arrays):
             gives, should = zip(*apart[:SHOWN], strict=True)
             first = {name: tuple(array.flat[:SHOWN].tolist()) for name, array in arrays.items()}
-            return Numbers(first, gives, should)
+            return Examples(first, gives, should)
     return None
 
 

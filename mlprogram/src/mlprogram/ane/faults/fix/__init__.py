@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from mlprogram.ane import laws
-from mlprogram.ane.faults.fault import load
+from mlprogram.ane.faults.fault import Fault, load
 from mlprogram.ane.faults.fix import edit
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
 from mlprogram.ane.faults.fix.rewrites import UNSURE, mends_of, same_rewrite
+from mlprogram.ane.faults.versions import makers_of
 from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.ane.laws.rule import SEVERITIES, Rule, Severity
 from mlprogram.errors import InvalidInput
@@ -34,8 +35,6 @@ from mlprogram.package.reader import Package
 from mlprogram.tables import table
 
 LAW = "non-finite"  # of the engine: the one that rewrites keep, beside the known faults
-#: Rewrites one after the other, since an op may have several faults.
-ROUNDS = 8
 
 __all__ = ["FixReport", "Treated", "fix", "mendable"]
 
@@ -77,9 +76,9 @@ class FixReport:
     _waiting: list[Treated] = field(default_factory=list, repr=False)
 
     def leave(self, treated: Treated, reason: Unmended) -> None:
-        """Name an op as left; if it was before, the last reason counts."""
-        self.left = [one for one in self.left if replace(one, left="") != treated]
-        self.left.append(replace(treated, left=str(reason)))
+        """Name an op as left; if it was before, the first reason counts."""
+        if treated not in [replace(one, left="") for one in self.left]:
+            self.left.append(replace(treated, left=str(reason)))
 
     def settle(self) -> None:
         """Count what waited, and is found no more, as mended; what is mended is not left."""
@@ -146,15 +145,13 @@ def fix(package: str | Path, out: str | Path, known: Mapping[str, Rule] | None =
         raise InvalidInput(f"{out}: is in the package itself; name a place outside of it")
     before = now = open_container(path)
     report, known = FixReport(path), mendable() if known is None else known
-    for _ in range(ROUNDS):
+    while True:  # each round mends what none before it has
         mends = _mends(Package(now), known, report)
         if not _keep_proven(_rewritten(now, mends), mends, report):
             break
         after = _rewritten(now, mends)
         _prove(now, after, mends, report)
         now = after
-    else:
-        raise InvalidInput(f"{path}: its faults come back {ROUNDS} times; nothing is written")
     report.settle()
     if report.mended:
         save(now, out)
@@ -174,6 +171,7 @@ def _mends(package: Package, known: Mapping[str, Rule], report: FixReport) -> Me
     fault is still found there.
     """
     mends: Mends = {}
+    source = makers_of(package).source  # without it, what a converter was given is a guess
     for name, function in package.functions.items():
         graph, mends[name] = ProgramGraph(package, function), []
         claimed: dict[str, str] = {}  # ops, and the faults that they are rewritten for
@@ -182,11 +180,21 @@ def _mends(package: Package, known: Mapping[str, Rule], report: FixReport) -> Me
             op, of = (seen.operation.type, seen.operation.name) if seen.operation else ("", "")
             treated = Treated(rule, name, op, of)
             try:
+                if isinstance(rule, Fault) and rule.of == "coremltools" and not source:
+                    raise Unmended("the package does not say what it was converted from")
                 if rule.id in UNSURE:
                     raise Unmended(UNSURE[rule.id])
                 made = mends_of(rule.id, graph, seen.operation)
             except Unmended as reason:
                 report.leave(treated, reason)
+                continue
+            if treated in report.mended:
+                raise InvalidInput(
+                    f"{report.package}: {rule.id} is still found in {op} {of!r} once it is "
+                    "rewritten; nothing is written"
+                )
+            if report.mended and treated not in report._waiting:
+                report.leave(treated, Unmended("a rewrite brought it about"))
                 continue
             by = {claimed.setdefault(one.operation.name, rule.id) for one in made}
             if all(same_rewrite(rule.id, other) for other in by):

@@ -67,8 +67,8 @@ def infinite_clip(at: At) -> Mend:
     finite = {kind: bound for kind, bound in bounds.items() if abs(bound) < LARGEST}
     if len(finite) == 2:
         raise Unmended("its bounds are finite")
-    # no identity, which would look like one that coremltools made of a root of a square
-    result = at.make.op("mul", {"x": x, "y": 1.0}) if not finite else x
+    # Not an identity, which stands for another fault.
+    result = x if finite else at.make.op("mul", {"x": x, "y": 1.0})
     for kind, bound in finite.items():
         result = at.make.op(kind, {"x": x, "y": float(bound)})
     return at.mend(result, [x], lambda x: torch.clamp(x, low, high), values={x.name: FINITE})
@@ -113,7 +113,7 @@ def _end_of_atan2(at: At) -> Operation:
 
 
 def root_of_square(at: At) -> Mend:
-    """The identity that coremltools makes of sqrt(x ** 2) -> abs(x)."""
+    """The identity that coremltools makes of sqrt(x ** 2) -> abs(x), if it is that one."""
     import torch
 
     x = at.value("x")

@@ -2,7 +2,7 @@
 
 from math import prod
 
-from mlprogram.ane.faults.fix.edit import Value
+from mlprogram.ane.faults.fix.edit import Typed
 from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 import numpy as np
 
@@ -106,10 +106,13 @@ def squeeze_wide(at: At) -> Mend:
     """A squeeze of an axis wider than 1 -> without that axis."""
     x, shape = at.value("x"), at.value("x").type.shape
     axes = [axis for axis in at.setting("axes") if shape[axis] in (1, None)]
-    kept = {"x": x, "axes": np.array(axes, np.int32)}
     if axes:
+        kept = {"x": x, "axes": np.array(axes, np.int32)}
         return at.as_described(at.make.op("squeeze", kept, shape=at.type.shape))
-    return at.as_described(at.make.op("identity", {"x": x}))
+    if None in shape:
+        raise Unmended("a size is open")
+    same = {"x": x, "shape": np.array(x.type.sizes, np.int32)}
+    return at.as_described(at.make.op("reshape", same, shape=at.type.shape))
 
 
 def select_broadcast(at: At) -> Mend:
@@ -121,7 +124,7 @@ def select_broadcast(at: At) -> Mend:
     return at.as_described(at.again(**given))
 
 
-def _tiled(at: At, value: Value, whole: tuple[int, ...]) -> Value:
+def _tiled(at: At, value: Typed, whole: tuple[int, ...]) -> Typed:
     shape = (1,) * (len(whole) - len(value.type.shape)) + value.type.sizes
     if shape == whole:
         return value

@@ -7,11 +7,13 @@ from mlprogram.ane.faults.fix.elementwise import infinite_clip
 from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 from mlprogram.ane.faults.fix.reductions import SCORES
 from mlprogram.package.function import Operation
+from mlprogram.package.values import Constant
 import numpy as np
 
 #: A closed score after the mask is added, and what scores are raised to: half precision holds both,
 #: and a score of up to their difference stays closed.
 CLOSED, LOWEST = -40_000.0, -20_000.0
+HALF_MOST = 65_504.0
 MOST = 1 << 22  # bytes of a mask that is written into the program; the weight file keeps its own
 
 #: Ops that hand a masked score on, each element for itself.
@@ -24,7 +26,8 @@ BETWEEN = frozenset(
 def non_finite(at: At) -> list[Mend]:
     """A constant that is not finite -> what reads it, with a finite one."""
     mends: dict[str, Mend] = {}
-    for reader in at.graph.readers.get(at.operation.name, []):
+    named = at.operation.type == "const"
+    for reader in at.graph.readers.get(at.operation.name, []) if named else [at.operation]:
         here = at.near(reader)
         made = [infinite_clip(here)] if reader.type == "clip" else mask_infinite(here)
         mends |= {one.operation.name: one for one in made}
@@ -38,9 +41,17 @@ def sentinel_added(at: At) -> list[Mend]:
     return mask_infinite(at.near(at.maker("x", at.operation)))
 
 
+def mask_overflows(at: At) -> list[Mend]:
+    """A sum or product with a constant that half precision lacks, cast to it -> with one it has."""
+    return mask_infinite(at.near(at.maker("x", at.operation)))
+
+
 def mask_infinite(at: At) -> list[Mend]:
     """An op with a constant of less than half precision has -> a finite constant, and a bound
-    before each softmax that it reaches, so that rows closed altogether stay even."""
+    before each softmax that it reaches, so that a row which it closes altogether stays even.
+
+    Where two masks close such a row together, what they give it is not meant, and not proven.
+    """
     softmaxes = _softmaxes(at)
     return [_bounded(at), *(_raised(at, softmax) for softmax in softmaxes)]
 
@@ -58,16 +69,10 @@ def _bounded(at: At) -> Mend:
     given: dict[str, Any] = {}
     inputs = [at.value(key) for key in keys]
     for key, value in zip(keys, inputs, strict=True):
-        constant = at.graph.constant(value.name)
+        constant = at.constant(value)
         given[key] = value
-        if constant is None or constant.type.dtype == "bool":
-            continue
-        array = constant.array()
-        if array.nbytes > MOST:
-            raise Unmended(
-                f"its mask of {array.nbytes:,} bytes is in the weight file, which is kept"
-            )
-        given[key] = np.maximum(array.astype(np.float32), CLOSED)
+        if constant is not None and constant.type.dtype != "bool":
+            given[key] = _finite(constant)
     result = at.make.op(kind, given, at.type.dtype, at.type.shape)
 
     def meant(*tensors):
@@ -77,6 +82,17 @@ def _bounded(at: At) -> Mend:
     flags = tuple(value.name for value in inputs) if kind == "mul" else ()
     values = {v.name: (0.0, 1.0) if flags else SCORES for v in inputs if v.type.dtype != "bool"}
     return at.mend(result, inputs, meant, values=values, flags=flags, least=CLOSED)
+
+
+def _finite(constant: Constant) -> np.ndarray:
+    """The constant with what is below a mask's closed score raised to it, in single precision."""
+    array = constant.array()
+    if array.nbytes > MOST:
+        raise Unmended(f"its mask of {array.nbytes:,} bytes is in the weight file, which is kept")
+    finite = np.maximum(array.astype(np.float32), CLOSED)
+    if not (finite < HALF_MOST).all():
+        raise Unmended("it has numbers too large for half precision, or none")
+    return finite
 
 
 def _raised(at: At, softmax: Operation) -> Mend:
@@ -135,5 +151,6 @@ def _softmaxes(at: At) -> list[Operation]:
 
 REWRITES: dict[str, Rewrite] = {
     "non-finite": non_finite, "sentinel-added": sentinel_added,
-    "sentinel-multiplied": mask_infinite, "attention-mask-added": mask_of_bools,
+    "sentinel-multiplied": mask_infinite, "mask-overflows": mask_overflows,
+    "attention-mask-added": mask_of_bools,
 }  # fmt: skip

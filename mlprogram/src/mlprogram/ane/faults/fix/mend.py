@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlprogram.ane.faults.fix.edit import Maker, Value
+from mlprogram.ane.faults.fix.edit import Maker, Typed
 from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant, TensorType
@@ -29,17 +29,18 @@ class Mend:
     on where not any number is allowed. flags: those that are 0 or 1; the function's inputs that
     they are computed from are drawn so too. least: what the new ops give in place of anything
     less, as the ops that read it allow. ulps: how many steps of its dtype the new numbers may be
-    away, of each element, or of the largest with `sums`.
+    away, of each element, but of none below `size`, or of the largest with `sums`.
     """
 
     operation: Operation
-    inputs: tuple[Value, ...]
+    inputs: tuple[Typed, ...]
     meant: Callable[..., Any]
     operations: list[Any]
     values: Mapping[str, Sequence[float]] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     least: float = -np.inf
     ulps: float = 4
+    size: float = 0.0
     sums: bool = False
 
 
@@ -60,7 +61,7 @@ class At:
         """The declared type of the op's output."""
         return self.operation.outputs[0][1]
 
-    def value(self, key: str, operation: Operation | None = None) -> Value:
+    def value(self, key: str, operation: Operation | None = None) -> Typed:
         """An input of the op, or of another one; a constant without a name gets one."""
         operation = operation or self.operation
         item = self.graph.item(operation, key)
@@ -71,9 +72,9 @@ class At:
         type_ = self.graph.type(item)
         if item is None or type_ is None:
             raise Unmended(f"its {operation.type} has no {key}")
-        return Value(item, type_)
+        return Typed(item, type_)
 
-    def again(self, **changed: Any) -> Value:
+    def again(self, **changed: Any) -> Typed:
         """The same op with other inputs; None leaves one away."""
         given: dict[str, Any] = {key: self.value(key) for key in self.operation.inputs}
         given |= changed
@@ -81,7 +82,7 @@ class At:
         return self.make.op(self.operation.type, given, self.type.dtype, self.type.shape)
 
     def as_described(
-        self, result: Value, instead: Mapping[str, np.ndarray] | None = None, **how: Any
+        self, result: Typed, instead: Mapping[str, np.ndarray] | None = None, **how: Any
     ) -> Mend:
         """The mending of an op that is meant as it is described, which the executor computes.
 
@@ -125,6 +126,10 @@ class At:
             raise Unmended(f"its {self.operation.type} is read by more than one {kind}")
         return readers[0]
 
+    def constant(self, value: Typed) -> Constant | None:
+        """The constant behind a value; None if it is computed or compressed."""
+        return self._unnamed.get(value.name) or self.graph.constant(value.name)
+
     def array(self, key: str) -> np.ndarray | None:
         """A constant input of the op; None if it is absent or computed."""
         constant = self.graph.constant(self.graph.item(self.operation, key))
@@ -140,7 +145,7 @@ class At:
             raise Unmended(f"the {key} of its {operation.type} is computed")
         return self.graph.value(operation, key)
 
-    def mend(self, result: Value, inputs: Sequence[Value], meant: Callable, **how: Any) -> Mend:
+    def mend(self, result: Typed, inputs: Sequence[Typed], meant: Callable, **how: Any) -> Mend:
         """The mending that gives `result` in the op's place; see `Mend`.
 
         inputs: those of `meant`; constants among them are given to it here.
@@ -150,7 +155,7 @@ class At:
         except ValueError as error:
             raise Unmended(f"the rewrite would give {error}") from None
         names = [value.name for value in inputs]
-        known = {name: self._unnamed.get(name) or self.graph.constant(name) for name in names}
+        known = {value.name: self.constant(value) for value in inputs}
         computed = {value.name: value for value in inputs if known[value.name] is None}
         if not computed:
             raise Unmended("it is computed of constants alone")

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, get_args
 
 from mlprogram.ane.faults.fix import edit
-from mlprogram.ane.faults.fix.edit import Value
+from mlprogram.ane.faults.fix.edit import Typed
 from mlprogram.ane.faults.fix.mend import FINITE, Mend, Unmended
 from mlprogram.arithmetic import Semantics
 from mlprogram.errors import InvalidInput, InvalidPackage
@@ -43,7 +43,7 @@ class Proof:
 
 
 def alone(
-    container: Container, function: str, operation: Operation, inputs: Iterable[Value]
+    container: Container, function: str, operation: Operation, inputs: Iterable[Typed]
 ) -> Container:
     """A model of nothing but one op of a function, or of the ops from `inputs` to it.
 
@@ -96,7 +96,7 @@ def _prove_reading(program, mend: Mend) -> None:
             wanted = meant(mend, arrays, found.dtype).reshape(found.shape)
         except (IndexError, RuntimeError, ValueError) as error:  # torch's, numpy's
             raise Unmended(f"torch does not compute what was meant ({error})") from None
-        far = distance(found, wanted, mend.sums) / mend.ulps
+        far = distance(found, wanted, mend.sums, mend.size) / mend.ulps
         if not far <= 1:
             raise Unmended(
                 f"the new ops would not give what was meant: {far:.2g} times the rounding of "
@@ -137,11 +137,11 @@ def edges(mend: Mend, open_size: int) -> Iterator[dict[str, np.ndarray]]:
         yield {n: (3 * generator.standard_normal(shapes[n])).astype(dtypes[n]) for n in types}
 
 
-def distance(found: np.ndarray, wanted: np.ndarray, sums: bool = False) -> float:
+def distance(found: np.ndarray, wanted: np.ndarray, sums: bool, size: float) -> float:
     """The largest difference, in steps of the dtype at the size of the element wanted.
 
-    sums: at the size of the largest. Infinite where only one side is finite, for integers and
-    booleans that differ, and for other shapes.
+    sums: at the size of the largest. size: the least. Infinite where only one side is finite, for
+    integers and booleans that differ, and for other shapes.
     """
     if found.shape != wanted.shape:
         return np.inf
@@ -152,8 +152,8 @@ def distance(found: np.ndarray, wanted: np.ndarray, sums: bool = False) -> float
         apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.abs(a - b))
     apart[np.isnan(apart)] = np.inf
     finite = np.abs(np.where(np.isfinite(b), b, 0))
-    size = np.full(b.shape, finite.max(initial=0)) if sums else finite
-    step = np.maximum(float(info.eps) * size, float(info.smallest_subnormal))
+    sizes = np.maximum(finite.max(initial=0) if sums else finite, size)
+    step = np.maximum(float(info.eps) * sizes, float(info.smallest_subnormal))
     return float((apart / step).max(initial=0))
 
 
@@ -170,28 +170,34 @@ def prove_whole(before: Container, after: Container, function: str, mends: Itera
     mends = [*mends]
     half = any(mend.operation.outputs[0][1].dtype == "fp16" for mend in mends)
     allowed = max(WHOLE, 4 * _eps(np.zeros(0, np.float16)) * half)
-    single = [_as_meant(before, function, mends, "fp32"), opened(after, function, "fp32")]
-    as_declared = [_as_meant(before, function, mends, "fp16"), opened(after, function, "fp16")]
+    weights: dict = {}
+    single, as_declared = (
+        (
+            _as_meant(before, function, mends, precision, weights),
+            opened(after, function, precision, weights=weights),
+        )
+        for precision in ("fp32", "fp16")
+    )
     tried, worst = 0, 0.0
-    for what, arrays in _inputs(single[0], _flags(before, function, mends)):
+    for what, arrays in _inputs(single[0], _masks(before, function, mends, single[0])):
         try:
             wanted = _run(single[0], arrays)
         except (InvalidPackage, InvalidInput):  # such as an index that there is not
             continue
-        found, declared = (
-            _run(single[1], arrays),
-            [_run(program, arrays) for program in as_declared],
-        )
+        try:
+            found, declared = _run(single[1], arrays), [_run(one, arrays) for one in as_declared]
+        except (InvalidPackage, InvalidInput) as error:
+            raise Unmended(f"function {function!r} would not run on {what}: {error}") from None
         for name, value in wanted.items():
-            error = _share(found[name], value)
+            share = _share(found[name], value)
             lost, new = (_share(one[name], value) for one in declared)
-            worst = max(worst, error)
+            worst = max(worst, share)
             eps = _eps(declared[0][name])
             rounding = max(16 * eps, WHOLE) if eps else 0.0  # whole numbers have none
-            if error > allowed or new > 2 * lost + rounding:
+            if share > allowed or new > 2 * lost + rounding:
                 raise Unmended(
                     f"function {function!r} would not give what was meant: {name!r} is "
-                    f"{max(error, new):.2g} of its largest number away, on {what}"
+                    f"{max(share, new):.2g} of its largest number away, on {what}"
                 )
         tried += 1
     if not tried:
@@ -200,21 +206,31 @@ def prove_whole(before: Container, after: Container, function: str, mends: Itera
 
 
 def opened(
-    container: Container, function: str, precision: str, semantics: Semantics = "reported"
+    container: Container,
+    function: str,
+    precision: str,
+    semantics: Semantics = "reported",
+    weights: dict | None = None,
 ) -> Any:
-    """A function of a model as `MLProgram`, op by op, by default as Core ML is reported to be."""
+    """A function of a model as `MLProgram`, op by op, by default as Core ML is reported to be.
+
+    weights: decoded ones that programs of the same weight files share.
+    """
     from mlprogram.run.program import MLProgram
 
-    return MLProgram(container, function, precision, semantics=semantics).plain()
+    program = MLProgram(container, function, precision, semantics=semantics, _shared=weights)
+    return program.plain()
 
 
-def _as_meant(container: Container, function: str, mends: list[Mend], precision: str) -> Any:
+def _as_meant(
+    container: Container, function: str, mends: list[Mend], precision: str, weights: dict
+) -> Any:
     """The function as it was, with torch's own computation in the place of the ops with a fault."""
     spec = type(container.spec)()
     spec.CopyFrom(container.spec)
     stand_ins = {mend.operation.name: _stand_in(mend) for mend in mends}
     edit.replace(spec.mlProgram.functions[function], stand_ins)
-    program = opened(replace(container, spec=spec), function, precision)
+    program = opened(replace(container, spec=spec), function, precision, weights=weights)
     by_name = {mend.operation.name: mend for mend in mends}
     for step in program.plan.main.all():
         if mend := by_name.get(step.operation.name):
@@ -246,30 +262,39 @@ def _single(tensor):
     return tensor.float() if tensor.is_floating_point() else tensor
 
 
-def _flags(container: Container, function: str, mends: Iterable[Mend]) -> set[str]:
-    """The inputs of a function that values which are 0 or 1 are computed from, and more names."""
-    names = {name for mend in mends for name in mend.flags}
-    blocks = edit.blocks_of(container.spec.mlProgram.functions[function])
+def _masks(container: Container, function: str, mends: list[Mend], program) -> dict[str, float]:
+    """The inputs of a function that flags are computed from, and the number in them that leaves a
+    position open: the one of which all flags are 0."""
+    flags = {name for mend in mends for name in mend.flags}
+    names, blocks = {*flags}, edit.blocks_of(container.spec.mlProgram.functions[function])
     for operation in reversed([o for block in blocks for o in block.operations]):
         if names & {output.name for output in operation.outputs}:
             names |= edit.names_read(operation)
-    return names
+    masks = [name for name in program.inputs if name in names]
+    if not masks:
+        return {}
+    arrays = program.random_inputs(0)
+    arrays |= {name: np.ones_like(arrays[name]) for name in masks}
+    state = program.make_state() if program.states else None
+    found = dict(program.trace(arrays, state)) | arrays
+    closed = any(found[name].any() for name in flags & found.keys())
+    return dict.fromkeys(masks, float(not closed))
 
 
-def _inputs(program, flags: set[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+def _inputs(program, masks: Mapping[str, float]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """Arrays for a function: random ones by two seeds, then its floats at one edge everywhere.
 
-    flags: inputs that are drawn from 0 and 1.
+    masks: inputs that are drawn from 0 and 1, and the number that the first position of each row
+    has: a row that is closed altogether is meant to give nothing.
     """
     for seed, edge in enumerate((None, None, 0.0, -0.0, 1.0, -1.0, 10.0, -10.0)):
         arrays = program.random_inputs(seed)
         for name, array in arrays.items():
-            if array.dtype.kind != "f" or program.features[name].color:
-                continue
-            if name in flags:
+            if name in masks:
                 generator = np.random.default_rng(seed)
                 arrays[name] = generator.integers(0, 2, array.shape).astype(array.dtype)
-            elif edge is not None:
+                arrays[name][..., :1] = masks[name]
+            elif edge is not None and array.dtype.kind == "f" and not program.features[name].color:
                 arrays[name] = np.full_like(array, edge)
         yield f"random inputs, seed {seed}" if edge is None else f"inputs of {edge:g}", arrays
 

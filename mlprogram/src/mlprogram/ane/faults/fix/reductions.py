@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from mlprogram.ane.faults.fix.edit import Value
+from mlprogram.ane.faults.fix.edit import Typed
 from mlprogram.ane.faults.fix.mend import FINITE, At, Mend, Rewrite, Unmended
 import numpy as np
 
@@ -31,7 +31,7 @@ def band_infinite(at: At) -> Mend:
     return at.mend(result, [x], meant)
 
 
-def _full(at: At, like: Value, value: float) -> Value:
+def _full(at: At, like: Typed, value: float) -> Typed:
     shape = np.array(like.type.sizes, np.int32)
     given = {"shape": shape, "value": value}
     return at.make.op("fill", given, like.type.dtype, like.type.shape)
@@ -90,7 +90,7 @@ def log_sum_exp(at: At) -> Mend:
     def meant(x):
         return torch.logsumexp(x, axes, keep)
 
-    return at.mend(result, [x], meant, values={x.name: FINITE})
+    return at.mend(result, [x], meant, values={x.name: FINITE}, size=1.0)
 
 
 def attention(at: At) -> Mend:
@@ -140,7 +140,8 @@ def log_softmax(at: At) -> Mend:
     total = make.op("reduce_sum", {"x": make.op("exp", {"x": moved}), **over}, shape=kept)
     log = make.op("log", {"x": total, "epsilon": np.float32(0)})
     result = make.op("sub", {"x": moved, "y": log})
-    return at.mend(result, [x], lambda x: torch.log_softmax(x, axis), values={x.name: SCORES})
+    values = {x.name: SCORES}
+    return at.mend(result, [x], lambda x: torch.log_softmax(x, axis), values=values, size=1.0)
 
 
 REWRITES: dict[str, Rewrite] = {

@@ -174,18 +174,21 @@ def _wave(wave: Callable, row: int, n: int) -> np.ndarray:
 
 def clamp_bounds_cut(graph: ProgramGraph) -> Iterator[Seen]:
     for operation in each(graph, "clip"):
-        bounds = [number(graph, operation, key) for key in ("alpha", "beta")]
-        between = [bound for bound in bounds if bound and abs(bound) < 1e9 and bound % 1]
+        between = [bound for bound in _bounds(graph, operation) if abs(bound) < 1e9 and bound % 1]
         readers = graph.readers.get(operation.outputs[0][0], ())
         cut = bool(readers) and all(_casts_to(graph, one, ("int32",)) for one in readers)
         if between and cut and _from_integers(graph, graph.item(operation, "x")):
-            yield Seen(f"integers between {bounds[0]:g} and {bounds[1]:g}, cut", operation)
+            yield Seen(f"integers that are held to {between[0]:g}, and cut", operation)
+
+
+def _bounds(graph: ProgramGraph, clip: Operation) -> list[float]:
+    bounds = [number(graph, clip, key) for key in ("alpha", "beta")]
+    return [bound for bound in bounds if isinstance(bound, float)]
 
 
 def clamp_integer(graph: ProgramGraph) -> Iterator[Seen]:
     for operation in each(graph, "clip"):
-        bounds = [number(graph, operation, key) for key in ("alpha", "beta")]
-        whole = all(bound is None or bound % 1 == 0 for bound in bounds)
+        whole = all(bound % 1 == 0 for bound in _bounds(graph, operation))
         if (
             whole
             and _from_integers(graph, graph.item(operation, "x"))
@@ -257,9 +260,11 @@ def average_overhang(graph: ProgramGraph) -> Iterator[Seen]:
         counted = not graph.value(operation, "exclude_padding_from_average", False)
         if not counted or not graph.value(operation, "ceil_mode", False):
             continue
-        kernel = numbers(graph, operation, "kernel_sizes")
-        strides = numbers(graph, operation, "strides") or [1] * len(kernel)
-        pad = numbers(graph, operation, "pad") or [0] * 2 * len(kernel)
+        kernel, strides, pad = (
+            [size for size in numbers(graph, operation, key) if isinstance(size, int)]
+            for key in ("kernel_sizes", "strides", "pad")
+        )
+        strides, pad = strides or [1] * len(kernel), pad or [0] * 2 * len(kernel)
         ends = zip(pad[::2], pad[1::2], strict=False)
         sizes, made = shape_of(graph, operation, "x")[2:], operation.outputs[0][1].shape[2:]
         windows = zip(sizes, made, kernel, strides, ends, strict=False)
@@ -331,7 +336,7 @@ def _of_integers(graph: ProgramGraph, quotient: Operation) -> bool:
 def _whole(graph: ProgramGraph, quotient: Operation, item: Item) -> bool:
     constant = graph.constant(item)
     values = constant.array() if constant is not None else np.empty(0)
-    if not prod(values.shape) or not np.all(values):
+    if values.dtype.kind not in "fiu" or not values.size or not np.all(values):
         return False
     divisors = 1 / values.astype(np.float64) if quotient.type == "mul" else values
     return bool(np.allclose(divisors, np.round(divisors), rtol=1e-6, atol=0))

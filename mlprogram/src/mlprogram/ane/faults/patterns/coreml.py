@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterator
 from math import ceil
 
 from mlprogram.ane.faults.patterns.known import (
+    among,
     each,
     generation,
     nonnegative,
@@ -59,7 +60,7 @@ def _wraps(graph: ProgramGraph, operation: Operation) -> bool:
 
 
 def integers_beyond(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation in each(graph, *INTEGER_OPS):
+    for operation in among(graph, INTEGER_OPS):
         if operation.outputs[0][1].dtype != "int32":
             continue
         constants = [graph.constant(graph.item(operation, key)) for key in "xyab"]
@@ -96,9 +97,8 @@ def log_sum_exp(graph: ProgramGraph) -> Iterator[Seen]:
 
 
 def gather_negative(graph: ProgramGraph) -> Iterator[Seen]:
-    """`gather_nd` never counted from the end; since iOS 17 the others do not either."""
-    since17 = ("gather", "gather_along_axis") if generation(graph) >= 17 else ()
-    for operation in each(graph, "gather_nd", *since17):
+    since17 = ("gather", "gather_along_axis", "gather_nd") if generation(graph) >= 17 else ()
+    for operation in among(graph, since17):
         indices = graph.constant(graph.item(operation, "indices"))
         if indices is not None and (lowest := indices.array().min(initial=0)) < 0:
             yield Seen(f"a {operation.type} at {lowest}", operation)

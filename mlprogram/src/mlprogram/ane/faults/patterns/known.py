@@ -1,6 +1,6 @@
 """What a graph tells of its values without running: signs, sizes, the systems it is written for."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 import re
 
 from mlprogram.ane.laws.graph import ProgramGraph
@@ -65,6 +65,11 @@ def _told(graph: ProgramGraph, item: Item, depth: int, known: dict[tuple[str, in
 
 def each(graph: ProgramGraph, *types: str) -> Iterator[Operation]:
     """The ops of some types, constants apart, in program order."""
+    return among(graph, types)
+
+
+def among(graph: ProgramGraph, types: Container[str]) -> Iterator[Operation]:
+    """The ops of a set of types, constants apart, in program order."""
     return (operation for operation in graph.operations if operation.type in types)
 
 

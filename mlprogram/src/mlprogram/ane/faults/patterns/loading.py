@@ -5,6 +5,7 @@ from math import prod
 import re
 
 from mlprogram.ane.faults.patterns.known import (
+    among,
     each,
     flexible,
     generation,
@@ -113,14 +114,14 @@ def matmul_integer(graph: ProgramGraph) -> Iterator[Seen]:
 
 def gather_unvalidated(graph: ProgramGraph) -> Iterator[Seen]:
     needed = {"gather": ("axis", "validate_indices"), "gather_nd": ("validate_indices",)}
-    for operation in each(graph, *(needed if generation(graph) >= 17 else ())):
+    for operation in among(graph, needed if generation(graph) >= 17 else ()):
         missing = [key for key in needed[operation.type] if graph.item(operation, key) is None]
         if missing:
             yield Seen(f"a {operation.type} without {' and '.join(missing)}", operation)
 
 
 def gather_bool(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation in each(graph, *MOVING):
+    for operation in among(graph, MOVING):
         type_ = graph.type(graph.item(operation, MOVING[operation.type]))
         if type_ is not None and type_.dtype == "bool":
             yield Seen(f"a {operation.type} of bool", operation)
@@ -163,7 +164,7 @@ def squeeze_wide(graph: ProgramGraph) -> Iterator[Seen]:
 
 
 def literal_named(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation in each(graph, *LITERAL):
+    for operation in among(graph, LITERAL):
         named = [k for k in LITERAL[operation.type] if isinstance(graph.item(operation, k), str)]
         if named:
             yield Seen(f"{operation.type} takes {named[0]} from a const op", operation)

@@ -27,7 +27,8 @@ def sentinel_added(graph: ProgramGraph) -> Iterator[Seen]:
         total = made_by(graph, operation, "x", "add")
         masks = [graph.constant(graph.item(total, key)) for key in "xy"] if total else []
         rank, axis = len(shape_of(graph, operation, "x")), number(graph, operation, "axis")
-        along = -1 if axis is None else int(axis) - rank * (axis >= 0)  # counted from the end
+        axis = axis if isinstance(axis, int) else -1
+        along = axis - rank if axis >= 0 else axis  # counted from the end
         if any(mask and _hides_rows(mask, along) for mask in masks):
             yield Seen("a softmax of rows to which -inf is added throughout", operation)
 
@@ -37,7 +38,7 @@ def _hides_rows(mask: Constant, axis: int) -> bool:
     if mask.type.dtype != "fp16" or not mask.type.shape:
         return False
     hidden = np.isneginf(mask.array())
-    return bool((hidden.all(axis=axis) if -axis <= hidden.ndim else hidden).any())
+    return bool((hidden.all(axis=axis) if -hidden.ndim <= axis < 0 else hidden).any())
 
 
 def sentinel_multiplied(graph: ProgramGraph) -> Iterator[Seen]:
@@ -45,28 +46,28 @@ def sentinel_multiplied(graph: ProgramGraph) -> Iterator[Seen]:
         if operation.outputs[0][1].dtype != "fp16":
             continue
         for key in "xy":
-            constant = graph.constant(graph.item(operation, key))
-            if constant is not None and np.isinf(constant.array()).any():
+            factor = graph.constant(graph.item(operation, key))
+            if factor and factor.type.dtype == "fp16" and np.isinf(factor.array()).any():
                 yield Seen("a product with infinity, which is not a number at 0", operation)
 
 
 def unsigned_data(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation, cast in _narrowed(graph, "uint16", *GATHERS, "squeeze"):
+    for operation, cast in _narrowed(graph, "uint16", (*GATHERS, "squeeze")):
         if not nonnegative(graph, graph.item(cast, "x")):
             yield Seen(f"a {operation.type} of numbers that become uint16", operation)
 
 
 def gather_narrowed(graph: ProgramGraph) -> Iterator[Seen]:
-    yield from _wrapping(graph, *GATHERS)
+    yield from _wrapping(graph, GATHERS)
 
 
 def squeeze_narrowed(graph: ProgramGraph) -> Iterator[Seen]:
-    yield from _wrapping(graph, "squeeze")
+    yield from _wrapping(graph, ("squeeze",))
 
 
-def _wrapping(graph: ProgramGraph, *types: str) -> Iterator[Seen]:
+def _wrapping(graph: ProgramGraph, types: tuple[str, ...]) -> Iterator[Seen]:
     """Data of int32, which may be beyond 16 bits, that is cast to int16 for an op."""
-    for operation, cast in _narrowed(graph, "int16", *types):
+    for operation, cast in _narrowed(graph, "int16", types):
         source = graph.item(cast, "x")
         type_ = graph.type(source)
         if type_ is not None and type_.dtype == "int32" and not _small(graph, source):
@@ -74,12 +75,12 @@ def _wrapping(graph: ProgramGraph, *types: str) -> Iterator[Seen]:
 
 
 def _narrowed(
-    graph: ProgramGraph, dtype: str, *types: str
+    graph: ProgramGraph, dtype: str, types: tuple[str, ...]
 ) -> Iterator[tuple[Operation, Operation]]:
     """Ops whose data is cast to `dtype` for them, and cast back after, with that cast."""
-    for operation in each(graph, *types):
+    for operation in graph.operations:
         cast = made_by(graph, operation, "x", "cast")
-        if cast and cast.outputs[0][1].dtype == dtype:
+        if operation.type in types and cast and cast.outputs[0][1].dtype == dtype:
             yield operation, cast
 
 
@@ -100,7 +101,7 @@ def topk_positions(graph: ProgramGraph) -> Iterator[Seen]:
         if dtype not in ("int16", "uint16") or len(operation.outputs) < 2:
             continue
         axis = number(graph, operation, "axis")
-        size = size_of(graph, operation, "x", -1 if axis is None else int(axis))
+        size = size_of(graph, operation, "x", axis if isinstance(axis, int) else -1)
         if size - 1 > np.iinfo(dtype).max:
             yield Seen(f"positions among {size:,} in {dtype}", operation)
 

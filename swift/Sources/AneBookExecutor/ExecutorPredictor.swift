@@ -1,4 +1,5 @@
 #if os(macOS) || os(Linux)
+import AneBook
 import Foundation
 
 /// Runs programs without Core ML: by the Python package `mlprogram`, in a process of its own.

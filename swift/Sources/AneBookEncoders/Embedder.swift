@@ -1,3 +1,5 @@
+import AneBook
+
 /// Sentence vectors from a bundle.
 ///
 /// Several texts share a call, side by side: the mask lets a token see those of its own text alone.
