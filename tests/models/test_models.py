@@ -323,7 +323,7 @@ def test_a_winner_beyond_16_bits_is_named_as_it_is(tmp_path):
     model = ct.convert(
         torch.jit.trace(Winner(splits).eval(), logits),
         inputs=[ct.TensorType(f"logits_{i}", part.shape) for i, part in enumerate(logits)],
-        outputs=[ct.TensorType("token", np.int32)],
+        outputs=[ct.TensorType("token", dtype=np.int32)],
         minimum_deployment_target=ct.target.iOS18,
         skip_model_load=True,
     )
