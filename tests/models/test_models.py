@@ -28,6 +28,8 @@ from ane_book.models.base.decoder import Head, Winner
 from ane_book.models.base.layers import rms_normalize
 from ane_book.options import Recipe
 from ane_book.runtime import Session
+import coremltools as ct
+from mlprogram import MLProgram
 import numpy as np
 import pytest
 import torch
@@ -311,3 +313,21 @@ def test_winner_is_the_first_of_the_largest():
     whole = torch.cat(logits, dim=1)[0, :, 0]
     assert Winner(splits)(*logits)[0].tolist() == whole.argmax(dim=0).tolist()
     assert [p.out_channels for p in Head(config, splits).parts] == list(splits)
+
+
+def test_a_winner_beyond_16_bits_is_named_as_it_is(tmp_path):
+    """coremltools casts integers that a gather reads to 16 bits (its fault gather-narrowed)."""
+    splits = (20_000, 20_000)
+    logits = [torch.zeros(1, rows, 1, 1) for rows in splits]
+    logits[1][0, 19_000] = 1
+    model = ct.convert(
+        torch.jit.trace(Winner(splits).eval(), logits),
+        inputs=[ct.TensorType(f"logits_{i}", part.shape) for i, part in enumerate(logits)],
+        outputs=[ct.TensorType("token", dtype=np.int32)],
+        minimum_deployment_target=ct.target.iOS18,
+        skip_model_load=True,
+    )
+    model.save(str(tmp_path / "winner.mlpackage"))
+    program = MLProgram(tmp_path / "winner.mlpackage")
+    given = {name: part.numpy() for name, part in zip(program.inputs, logits, strict=True)}
+    assert program.predict(given)["token"].tolist() == [[39_000]]

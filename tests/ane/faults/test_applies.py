@@ -133,7 +133,7 @@ def test_a_finding_says_whose_fault_it_is(squares):
     [finding] = laws.check(squares, faults.load()).findings
     facts = finding.to_json()
     assert (facts["rule"], facts["of"], facts["gives"]) == ("pow-two", "Core ML", "y * y")
-    assert finding.rule.claim.statement in laws.check(squares, faults.load()).text()
+    assert finding.rule.claim.statement in laws.check(squares, faults.load()).text(width=200)
     assert laws.check(squares).count("error") == 0  # the laws alone
 
 

@@ -4,9 +4,9 @@ from contextlib import contextmanager
 import resource
 
 from _converters import Case, convert
-from _pairs import HALF, INT, Form, _made
+from _pairs import HALF, INT, SINGLE, Form, _made
 from _patience import guarded
-from _planted import mb, number
+from _planted import alone, mb, number
 from mlprogram import MLProgram
 from mlprogram.ane import faults, laws
 from mlprogram.ane.faults import numbers
@@ -186,9 +186,12 @@ def test_another_place_is_needed(tmp_path):
         fix(path, tmp_path / "b.mlmodel")
     with pytest.raises(InvalidPackage, match="no such package"):
         fix(tmp_path / "none.mlpackage", tmp_path / "b.mlpackage")
+    with pytest.raises(InvalidInput, match="in the package itself"):
+        fix(path, path / "Data" / "b.mlpackage")
     with disk_full(), pytest.raises(InvalidInput, match="cannot be written"):
         fix(path, tmp_path / "b.mlpackage")
     assert {one.name for one in tmp_path.iterdir()} == {"a.mlpackage"}
+    assert not (path / "Data" / "b.mlpackage").exists()
 
 
 def test_an_identity_that_may_be_meant_stays(tmp_path):
@@ -231,6 +234,43 @@ def test_a_rewrite_leaves_what_an_op_cannot_have(tmp_path):
     path = saved(tmp_path, lambda _, x: mb.reduce_log_sum_exp(x=x, axes=[1]), edit=one_axis)
     report = fix(path, tmp_path / "b.mlpackage")
     assert report.out is None and "not those of a sound reduce_log_sum_exp" in report.left[0].left
+
+
+def test_what_torch_would_not_compute_is_left(tmp_path):
+    """An output of another size than the convolution's."""
+
+    def cut(_, x):
+        weight = np.ones((1, 1, 3), np.float16)
+        x = mb.reshape(x=x, shape=[1, 1, 32])
+        pads = {"pad_type": "custom", "pad": [1, 0]}
+        return mb.exp(x=mb.conv_transpose(x=x, weight=weight, strides=[2], **pads))
+
+    def shorter(spec):
+        (one,) = _ops(spec, "conv_transpose")
+        one.outputs[0].type.tensorType.dimensions[2].constant.size -= 1
+
+    report = fix(saved(tmp_path, cut, edit=shorter), tmp_path / "b.mlpackage")
+    assert report.out is None and "torch does not compute what was meant" in report.left[0].left
+
+
+def test_rounding_that_later_ops_enlarge_is_no_other_meaning(tmp_path):
+    """Of 4e-6 here, in a program of single precision."""
+
+    def network(_, x):
+        shares = mb.log(x=mb.softmax(x=x, axis=-1))
+        return mb.sin(x=mb.mul(x=shares, y=number(30, x)))
+
+    path = saved(tmp_path, network, inputs=(((4, 8), SINGLE),))
+    report = fix(path, tmp_path / "b.mlpackage", alone("log-of-softmax"))
+    assert len(report.mended) == 1 and report.error < 1e-4
+
+
+def test_an_op_that_is_too_large_to_run_is_left(tmp_path):
+    large = saved(
+        tmp_path, lambda _, x: mb.pow(x=number(2, x), y=x), inputs=(((1 << 14, 1 << 14), HALF),)
+    )
+    report = fix(large, tmp_path / "b.mlpackage")
+    assert report.out is None and "too large to be proven" in report.left[0].left
 
 
 def test_a_value_that_many_ways_lead_to_is_looked_at_once(tmp_path):

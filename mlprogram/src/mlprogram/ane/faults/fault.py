@@ -131,7 +131,8 @@ def _fault(name: str, table: dict[str, Any]) -> Fault:
     known = {key: table[key] for key in OWN & table.keys()}
     known["systems"] = tuple(table.get("systems", ()))
     support = tuple(Citation(one["source"], one["says"]) for one in table["source"])
-    statement = f"{table['statement']}: {table['gives']} in place of {table['should']}"
+    outcome = f"gives {table['gives']}; should give {table['should']}"
+    statement = f"{table['statement']}; {outcome}"
     claim = Claim(name, statement, table["grade"], support, condition=where(table))
     looks_at = "ops, with their shapes, constants and dtypes"
     return Fault(claim, table["severity"], looks_at, table["remedy"], **known)

@@ -18,7 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from mlprogram.ane.faults.fix.edit import TypedName, blocks_of
+from mlprogram.ane.faults.fix.edit import Typed, blocks_of
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
 from mlprogram.ane.faults.fix.rewrites import mends_of
 from mlprogram.ane.laws.graph import ProgramGraph
@@ -113,7 +113,7 @@ def _sides(fault: str, graph: ProgramGraph, operation: Operation | None) -> "Sid
     if operation is None or fault not in READ:
         mend = mends_of(fault, graph, operation)[0]
         return Sides(mend.operation, mend.inputs, mend)
-    inputs = [TypedName(name, graph.types[name]) for name in graph.computed(operation)]
+    inputs = [Typed(name, graph.types[name]) for name in graph.computed(operation)]
     if not inputs:
         raise Unmended("it is computed of constants alone")
     return Sides(operation, tuple(inputs))
@@ -127,7 +127,7 @@ class Sides:
     """
 
     operation: Operation
-    inputs: tuple[TypedName, ...]
+    inputs: tuple[Typed, ...]
     mend: Mend | None = None
 
     def examples(self, container: Container, function: str) -> Examples | None:

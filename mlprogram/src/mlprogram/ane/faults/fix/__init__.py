@@ -136,8 +136,8 @@ def fix(package: str | Path, out: str | Path, known: Mapping[str, Rule] | None =
     for. Nothing is written where nothing can be mended, or where a whole function parts from what
     is meant.
 
-    Raises InvalidInput for a folder of packages, and if `out` exists, cannot be written, or has
-    another suffix; InvalidPackage for what is no ML Program.
+    Raises InvalidInput for a folder of packages, and if `out` exists, cannot be written, has
+    another suffix, or lies in the package; InvalidPackage for what is no ML Program.
     """
     path, out = Path(package), Path(out)
     if out.suffix != ".mlpackage" or out.exists():
@@ -145,6 +145,8 @@ def fix(package: str | Path, out: str | Path, known: Mapping[str, Rule] | None =
         raise InvalidInput(f"{out}: {reason}; name another place for the mended package")
     if path.is_dir() and path.suffix not in laws.MODELS:
         raise InvalidInput(f"{path}: a folder; one package is mended at a time: name it")
+    if path.resolve() in out.resolve().parents:
+        raise InvalidInput(f"{out}: is in the package itself; name a place outside of it")
     before = now = open_container(path)
     report, known = FixReport(path), mendable() if known is None else known
     while True:  # each round mends what none before it has

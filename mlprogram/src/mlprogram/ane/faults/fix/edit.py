@@ -23,7 +23,7 @@ KINDS = {"b": "bool", "i": "int32", "U": "string"}  # of numpy's dtypes; floats 
 
 
 @dataclass(frozen=True)
-class TypedName:
+class Typed:
     """A value of the function: its name and its declared type."""
 
     name: str
@@ -47,28 +47,26 @@ class Maker:
         inputs: Mapping[str, Any],
         dtype: str | None = None,
         shape: tuple[int | None, ...] | None = None,
-    ) -> TypedName:
+    ) -> Typed:
         """Add an op of one output.
 
-        inputs: `TypedName`s, lists of them, or constants: numbers and texts of Python, arrays. A
-        float has the dtype of the output, or of the op's first value where that is no float. dtype,
+        inputs: `Typed`s, lists of them, or constants: numbers and texts of Python, arrays. A float
+        has the dtype of the output, or of the op's first value where that is no float. dtype,
         shape: of the output; by default the dtype of the first value, and the shape to which all
         values broadcast.
         """
-        values = [item for item in inputs.values() if isinstance(item, TypedName)]
+        values = [item for item in inputs.values() if isinstance(item, Typed)]
         first = values[0].type.dtype if values else "fp32"
         floats = dtype if dtype in ("fp16", "fp32") else first
         message = proto("MIL_pb2").Operation(type=kind)
         for key, item in inputs.items():
-            for one in (
-                item if isinstance(item, list) and isinstance(item[0], TypedName) else [item]
-            ):
-                value = one if isinstance(one, TypedName) else self.constant(one, floats)
+            for one in item if isinstance(item, list) and isinstance(item[0], Typed) else [item]:
+                value = one if isinstance(one, Typed) else self.constant(one, floats)
                 message.inputs[key].arguments.add().name = value.name
         shape = broadcast(value.type.shape for value in values) if shape is None else shape
         return self._add(message, TensorType(dtype or first, shape))
 
-    def constant(self, value: Any, floats: str = "fp32") -> TypedName:
+    def constant(self, value: Any, floats: str = "fp32") -> Typed:
         """Add a constant. floats: the dtype of one that is a float."""
         array = np.asarray(value)
         dtype = KINDS.get(array.dtype.kind, floats)
@@ -77,7 +75,7 @@ class Maker:
         message.attributes["val"].CopyFrom(immediate(array, dtype))
         return self._add(message, TensorType(dtype, array.shape))
 
-    def finish(self, value: TypedName, operation: Operation) -> list[Any]:
+    def finish(self, value: Typed, operation: Operation) -> list[Any]:
         """The ops, of which that of `value` now gives what `operation` gave, by its name.
 
         Raises ValueError where its type is another.
@@ -90,7 +88,7 @@ class Maker:
         last.attributes["name"].CopyFrom(immediate(np.array(name), "string"))
         return self.made
 
-    def _add(self, message, type_: TensorType) -> TypedName:
+    def _add(self, message, type_: TensorType) -> Typed:
         number = len(self.made)
         while (name := f"{self._stem}_{number}") in self._taken:
             number += 1
@@ -98,7 +96,7 @@ class Maker:
         message.outputs.add(name=name, type=value_type(type_))
         message.attributes["name"].CopyFrom(immediate(np.array(name), "string"))
         self.made.append(message)
-        return TypedName(name, type_)
+        return Typed(name, type_)
 
 
 def broadcast(shapes: Iterable[tuple[int | None, ...]]) -> tuple[int | None, ...]:
@@ -126,7 +124,7 @@ def value_type(type_: TensorType):
 
 
 def immediate(array: np.ndarray, dtype: str):
-    """A MIL TypedName that has its elements in the program itself."""
+    """A MIL Typed that has its elements in the program itself."""
     made = proto("MIL_pb2").Value(type=value_type(TensorType(dtype, array.shape)))
     field = FIELDS[dtype][1]
     if field == "bytes":

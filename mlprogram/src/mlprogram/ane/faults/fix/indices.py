@@ -2,7 +2,7 @@
 
 from math import prod
 
-from mlprogram.ane.faults.fix.edit import TypedName
+from mlprogram.ane.faults.fix.edit import Typed
 from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 import numpy as np
 
@@ -124,7 +124,7 @@ def select_broadcast(at: At) -> Mend:
     return at.as_described(at.again(**given))
 
 
-def _tiled(at: At, value: TypedName, whole: tuple[int, ...]) -> TypedName:
+def _tiled(at: At, value: Typed, whole: tuple[int, ...]) -> Typed:
     shape = (1,) * (len(whole) - len(value.type.shape)) + value.type.sizes
     if shape == whole:
         return value

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlprogram.ane.faults.fix.edit import Maker, TypedName
+from mlprogram.ane.faults.fix.edit import Maker, Typed
 from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant, TensorType
@@ -33,7 +33,7 @@ class Mend:
     """
 
     operation: Operation
-    inputs: tuple[TypedName, ...]
+    inputs: tuple[Typed, ...]
     meant: Callable[..., Any]
     operations: list[Any]
     values: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class At:
         """The declared type of the op's output."""
         return self.operation.outputs[0][1]
 
-    def value(self, key: str, operation: Operation | None = None) -> TypedName:
+    def value(self, key: str, operation: Operation | None = None) -> Typed:
         """An input of the op, or of another one; a constant without a name gets one."""
         operation = operation or self.operation
         item = self.graph.item(operation, key)
@@ -72,9 +72,9 @@ class At:
         type_ = self.graph.type(item)
         if item is None or type_ is None:
             raise Unmended(f"its {operation.type} has no {key}")
-        return TypedName(item, type_)
+        return Typed(item, type_)
 
-    def again(self, **changed: Any) -> TypedName:
+    def again(self, **changed: Any) -> Typed:
         """The same op with other inputs; None leaves one away."""
         given: dict[str, Any] = {key: self.value(key) for key in self.operation.inputs}
         given |= changed
@@ -82,7 +82,7 @@ class At:
         return self.make.op(self.operation.type, given, self.type.dtype, self.type.shape)
 
     def as_described(
-        self, result: TypedName, instead: Mapping[str, np.ndarray] | None = None, **how: Any
+        self, result: Typed, instead: Mapping[str, np.ndarray] | None = None, **how: Any
     ) -> Mend:
         """The mending of an op that is meant as it is described, which the executor computes.
 
@@ -126,7 +126,7 @@ class At:
             raise Unmended(f"its {self.operation.type} is read by more than one {kind}")
         return readers[0]
 
-    def constant(self, value: TypedName) -> Constant | None:
+    def constant(self, value: Typed) -> Constant | None:
         """The constant behind a value; None if it is computed or compressed."""
         return self._unnamed.get(value.name) or self.graph.constant(value.name)
 
@@ -145,9 +145,7 @@ class At:
             raise Unmended(f"the {key} of its {operation.type} is computed")
         return self.graph.value(operation, key)
 
-    def mend(
-        self, result: TypedName, inputs: Sequence[TypedName], meant: Callable, **how: Any
-    ) -> Mend:
+    def mend(self, result: Typed, inputs: Sequence[Typed], meant: Callable, **how: Any) -> Mend:
         """The mending that gives `result` in the op's place; see `Mend`.
 
         inputs: those of `meant`; constants among them are given to it here.

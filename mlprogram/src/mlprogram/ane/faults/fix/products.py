@@ -1,6 +1,6 @@
 """Exact rewrites of products: with vectors, and with the matrix of a Fourier transform."""
 
-from mlprogram.ane.faults.fix.edit import TypedName, broadcast
+from mlprogram.ane.faults.fix.edit import Typed, broadcast
 from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 import numpy as np
 
@@ -49,7 +49,7 @@ def matmul_vector(at: At) -> Mend:
     return at.mend(result, [x, y], meant, values=values, sums=True)
 
 
-def _raised(at: At, vector: TypedName, axis: int) -> TypedName:
+def _raised(at: At, vector: Typed, axis: int) -> Typed:
     (size,) = vector.type.shape
     shape = (1, size) if axis == 0 else (size, 1)
     given = {"x": vector, "axes": np.array([axis], np.int32)}

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, get_args
 
 from mlprogram.ane.faults.fix import edit
-from mlprogram.ane.faults.fix.edit import TypedName
+from mlprogram.ane.faults.fix.edit import Typed
 from mlprogram.ane.faults.fix.mend import FINITE, Mend, Unmended
 from mlprogram.arithmetic import Semantics
 from mlprogram.errors import InvalidInput, InvalidPackage
@@ -43,7 +43,7 @@ class Proof:
 
 
 def alone(
-    container: Container, function: str, operation: Operation, inputs: Iterable[TypedName]
+    container: Container, function: str, operation: Operation, inputs: Iterable[Typed]
 ) -> Container:
     """A model of nothing but one op of a function, or of the ops from `inputs` to it.
 
@@ -192,7 +192,9 @@ def prove_whole(before: Container, after: Container, function: str, mends: Itera
             share = _share(found[name], value)
             lost, new = (_share(one[name], value) for one in declared)
             worst = max(worst, share)
-            if share > allowed or new > 2 * lost + 16 * _eps(declared[0][name]):
+            eps = _eps(declared[0][name])
+            rounding = max(16 * eps, WHOLE) if eps else 0.0  # whole numbers have none
+            if share > allowed or new > 2 * lost + rounding:
                 raise Unmended(
                     f"function {function!r} would not give what was meant: {name!r} is "
                     f"{max(share, new):.2g} of its largest number away, on {what}"

@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from mlprogram.ane.faults.fix.edit import TypedName
+from mlprogram.ane.faults.fix.edit import Typed
 from mlprogram.ane.faults.fix.mend import FINITE, At, Mend, Rewrite, Unmended
 import numpy as np
 
@@ -32,7 +32,7 @@ def band_infinite(at: At) -> Mend:
     return at.mend(result, [x], meant)
 
 
-def _full(at: At, like: TypedName, value: float) -> TypedName:
+def _full(at: At, like: Typed, value: float) -> Typed:
     shape = np.array(like.type.sizes, np.int32)
     given = {"shape": shape, "value": value}
     return at.make.op("fill", given, like.type.dtype, like.type.shape)
@@ -99,7 +99,9 @@ def log_sum_exp(at: At) -> Mend:
 def attention(at: At) -> Mend:
     """scaled_dot_product_attention -> products and a softmax, the mask finite.
 
-    Scores beyond 65,504 overflow, as in all attention that is written out in half precision.
+    Scores beyond 65,504 overflow, as in all attention that is written out in half precision. A row
+    that the mask closes altogether gets the mean of the values, where the description gives NaN and
+    PyTorch 2.13 gives 0.
     """
     from torch.nn.functional import scaled_dot_product_attention
 

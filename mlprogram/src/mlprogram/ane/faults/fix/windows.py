@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mlprogram.ane.faults.fix.edit import TypedName
+from mlprogram.ane.faults.fix.edit import Typed
 from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 import numpy as np
 
@@ -20,7 +20,7 @@ def padded_before(at: At) -> Mend:
     return _summed(at, at.again(x=wide, pad=nothing, pad_type="valid"))
 
 
-def _padded(at: At, x: TypedName, pads: list[int]) -> TypedName:
+def _padded(at: At, x: Typed, pads: list[int]) -> Typed:
     pairs = zip(x.type.sizes[2:], pads[::2], pads[1::2], strict=True)
     shape = (*x.type.shape[:2], *(size + before + after for size, before, after in pairs))
     given = {"x": x, "pad": np.array([0, 0, 0, 0, *pads], np.int32), "mode": "constant",
@@ -137,7 +137,7 @@ def instance_norm_volume(at: At) -> Mend:
     return _summed(at, result)
 
 
-def _summed(at: At, result: TypedName) -> Mend:
+def _summed(at: At, result: Typed) -> Mend:
     values = {at.value(key).name: MODEST for key in at.operation.inputs}
     return at.as_described(result, values=values, sums=True)
 
