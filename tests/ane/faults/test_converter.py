@@ -131,6 +131,15 @@ def test_the_remedy_for_a_quotient_of_integers_keeps_them(mode, half, tmp_path):
     assert (quotient == torch.div(x, y, rounding_mode=mode).numpy()).all()
 
 
+def test_the_remedy_for_a_clamp_of_integers_keeps_them(tmp_path):
+    bound, x = integers(40_000), integers(5_001, -40_001, 40_003)
+    model = converted(lambda x: torch.minimum(x, bound), x)
+    assert everything(model) == set()
+    model.save(str(tmp_path / "a.mlpackage"))
+    (clipped,) = mlprogram.open(str(tmp_path / "a.mlpackage")).predict({"x0": x.numpy()}).values()
+    assert clipped.tolist() == [5_001, -40_001, 40_000]
+
+
 @pytest.mark.parametrize("half", [True, False], ids=["half", "single"])
 def test_a_quotient_by_a_constant_is_met(half):
     """Which coremltools writes as a product with 0.333."""
