@@ -23,7 +23,7 @@ def test_place_and_check_take_a_bundle(bundle):
 )
 def test_what_decides_takes_a_screen_and_why_has_the_evidence(bundle, command, evidence):
     short, whole = (ane_book(command, bundle, *more).stdout for more in ((), ("--why",)))
-    assert short.count("\n") <= 30 and evidence not in short  # seven laws broken
+    assert short.count("\n") <= 37 and evidence not in short  # seven laws broken, and a fault
     assert evidence in whole and len(whole) > len(short)
 
 

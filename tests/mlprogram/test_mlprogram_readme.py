@@ -71,7 +71,7 @@ def test_its_commands_run(folder, monkeypatch):
         done = mlprogram(*words)
         codes[words[0]] = done.returncode
         assert done.stdout and not done.stderr, done.stderr
-    assert codes == {"inspect": 0, "run": 0, "diff": 1, "check": 0}
+    assert codes == {"inspect": 0, "run": 0, "diff": 1, "check": 0, "faults": 0}
 
 
 def test_its_job_is_one():

@@ -10,9 +10,9 @@ from mlprogram.ane.faults.fix import fix, mendable
 from mlprogram.ane.faults.fix.rewrites import REWRITES, UNSURE
 import numpy as np
 import pytest
-import test_coreml
 import test_fix
 import test_loading
+import test_runtime_faults
 import torch
 from torch.nn.functional import rms_norm
 
@@ -44,7 +44,7 @@ def test_what_may_be_something_else_stays(tmp_path):
     assert (found.inputs["x0"][0], found.gives[0], found.should[0]) == (-2, -2, 2)
 
 
-PAIRS = {case.fault: case for case in (*test_coreml.cases, *test_loading.cases)}
+PAIRS = {case.fault: case for case in (*test_runtime_faults.cases, *test_loading.cases)}
 #: Faults whose packages no converter and no case of test_fix.py makes.
 OTHERS = sorted(REWRITES.keys() & PAIRS.keys() - CASES.keys() - {c[0] for c in test_fix.CASES})
 
