@@ -12,8 +12,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 #: The faults that no package of this project may have, but for what a graph itself asks for: a
-#: convolution by a weight that it is given, integers of its own beyond 2^24.
-ASKED = {"conv-weight-computed", "integers-beyond"}
+#: convolution by a weight that it is given, integers of its own beyond 2^24, a mask of -inf that it
+#: selects and then looks for.
+ASKED = {"conv-weight-computed", "integers-beyond", "sentinel-selected"}
 KNOWN = {id: one for id, one in faults.load().items() if id not in ASKED}
 
 
