@@ -7,10 +7,11 @@ import sys
 import tempfile
 
 import ane_book
-from ane_book.conversion.write import kept, lowering, values
+from ane_book.conversion.write import kept, lowering
 from ane_book.conversion.write.decoder import lower_blocks
 from ane_book.options import Recipe
 from ane_families import layers
+from mlprogram.package import messages
 import numpy as np
 import pytest
 import torch
@@ -191,14 +192,14 @@ def test_values_are_those_of_coremltools(value):
     from coremltools.converters.mil.backend.mil import helper
 
     made = helper.create_tensor_value if np.ndim(value) else helper.create_scalar_value
-    assert values.immediate(value) == made(value)
+    assert messages.immediate(value) == made(value)
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "int4", "int8", "uint1", "uint3", "uint6"])
 def test_types_are_those_of_coremltools(dtype):
     from coremltools.converters.mil.backend.mil import helper
 
-    made = values.file_value(dtype, (2, 3), "@model_path/weights/weight.bin", 64)
+    made = messages.file_value(dtype, (2, 3), "@model_path/weights/weight.bin", 64)
     code = made.type.tensorType.dataType
     assert made == helper.create_file_value_tensor(
         "@model_path/weights/weight.bin", 64, (2, 3), code

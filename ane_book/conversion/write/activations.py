@@ -5,8 +5,8 @@ makes `x sigmoid(x)` that op again, so what was lowered is rewritten: h = x / 2,
 """
 
 from ane_book.conversion.write.lowering import LoweredBlock
-from ane_book.conversion.write.values import immediate
 from mlprogram.package.files import proto
+from mlprogram.package.messages import immediate
 import numpy as np
 
 

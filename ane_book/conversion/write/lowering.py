@@ -9,8 +9,8 @@ import shutil
 
 from ane_book.conversion.write import kept
 from ane_book.conversion.write.norms import join_norms, sharpen_epsilon
-from ane_book.conversion.write.values import immediate
 from mlprogram.package.files import proto
+from mlprogram.package.messages import immediate
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant
 from mlprogram.progress import silent_coremltools

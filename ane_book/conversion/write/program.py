@@ -18,9 +18,9 @@ import uuid
 from ane_book.conversion.quantize.encoded import Encoded, encode
 from ane_book.conversion.quantize.schemes import SCHEMES, Scheme
 from ane_book.conversion.write.lowering import OPSET, LoweredBlock
-from ane_book.conversion.write.values import file_value, immediate, value_type
 from mlprogram.package.container import write_manifest
 from mlprogram.package.files import proto
+from mlprogram.package.messages import file_value, immediate, value_type
 from mlprogram.package.weight_files import WeightFiles
 import numpy as np
 from torch import Tensor

@@ -9,15 +9,13 @@ from typing import Any
 
 from mlprogram.package.files import proto
 from mlprogram.package.function import Operation
-from mlprogram.package.values import DTYPES, TensorType
+from mlprogram.package.messages import immediate, value_type
+from mlprogram.package.values import TensorType
 import numpy as np
 
-CODES = {dtype: code for code, dtype in DTYPES.items()}
-
-#: MIL's dtype of a constant -> numpy's, and the field of a tensor that has its values.
-FIELDS = {
-    "bool": (np.bool_, "bools"), "int32": (np.int32, "ints"), "fp32": (np.float32, "floats"),
-    "fp16": (np.float16, "bytes"), "string": (np.str_, "strings"),
+#: MIL's dtype of a constant -> numpy's.
+STORED = {
+    "bool": np.bool_, "int32": np.int32, "fp32": np.float32, "fp16": np.float16, "string": np.str_,
 }  # fmt: skip
 KINDS = {"b": "bool", "i": "int32", "U": "string"}  # of numpy's dtypes; floats follow the op
 
@@ -70,9 +68,9 @@ class Maker:
         """Add a constant. floats: the dtype of one that is a float."""
         array = np.asarray(value)
         dtype = KINDS.get(array.dtype.kind, floats)
-        array = array.astype(FIELDS[dtype][0])
+        array = array.astype(STORED[dtype])
         message = proto("MIL_pb2").Operation(type="const")
-        message.attributes["val"].CopyFrom(immediate(array, dtype))
+        message.attributes["val"].CopyFrom(immediate(array))
         return self._add(message, TensorType(dtype, array.shape))
 
     def finish(self, value: Typed, operation: Operation) -> list[Any]:
@@ -85,7 +83,7 @@ class Maker:
         if last is None or value.type != declared:
             raise ValueError(f"{value.type} in the place of {declared}")
         last.outputs[0].name = name
-        last.attributes["name"].CopyFrom(immediate(np.array(name), "string"))
+        last.attributes["name"].CopyFrom(immediate(name))
         return self.made
 
     def _add(self, message, type_: TensorType) -> Typed:
@@ -93,8 +91,8 @@ class Maker:
         while (name := f"{self._stem}_{number}") in self._taken:
             number += 1
         self._taken.add(name)
-        message.outputs.add(name=name, type=value_type(type_))
-        message.attributes["name"].CopyFrom(immediate(np.array(name), "string"))
+        message.outputs.add(name=name, type=value_type(type_.dtype, type_.shape))
+        message.attributes["name"].CopyFrom(immediate(name))
         self.made.append(message)
         return Typed(name, type_)
 
@@ -108,30 +106,6 @@ def broadcast(shapes: Iterable[tuple[int | None, ...]]) -> tuple[int | None, ...
             if found[-axis] == 1 or (found[-axis] is None and size not in (1, None)):
                 found[-axis] = size
     return tuple(found)
-
-
-def value_type(type_: TensorType):
-    """A tensor's type as a MIL ValueType."""
-    made = proto("MIL_pb2").ValueType()
-    made.tensorType.dataType, made.tensorType.rank = CODES[type_.dtype], len(type_.shape)
-    for size in type_.shape:
-        dimension = made.tensorType.dimensions.add()
-        if size is None:
-            dimension.unknown.SetInParent()
-        else:
-            dimension.constant.size = size
-    return made
-
-
-def immediate(array: np.ndarray, dtype: str):
-    """A MIL Typed that has its elements in the program itself."""
-    made = proto("MIL_pb2").Value(type=value_type(TensorType(dtype, array.shape)))
-    field = FIELDS[dtype][1]
-    if field == "bytes":
-        made.immediateValue.tensor.bytes.values = array.tobytes()
-    else:
-        getattr(made.immediateValue.tensor, field).values.extend(array.reshape(-1).tolist())
-    return made
 
 
 # --- blocks -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from mlprogram.package.container import Container
 from mlprogram.package.description import NUMPY
 from mlprogram.package.files import proto
 from mlprogram.package.function import Operation
+from mlprogram.package.messages import value_type
 import numpy as np
 
 EDGES = (*FINITE, np.inf, -np.inf, np.nan)
@@ -64,7 +65,7 @@ def alone(
     made = spec.mlProgram.functions["main"]
     made.opset = whole.opset
     for value in given:
-        made.inputs.add(name=value.name, type=edit.value_type(value.type))
+        made.inputs.add(name=value.name, type=value_type(value.type.dtype, value.type.shape))
     block = made.block_specializations[whole.opset]
     block.operations.extend(operations)
     block.outputs.append(name)
@@ -246,7 +247,7 @@ def _stand_in(mend: Mend) -> list[Any]:
     (message,) = (o for o in maker.made if o.outputs[0].name == result.name)
     ((name, type_),) = mend.operation.outputs
     del message.outputs[:]
-    message.outputs.add(name=name, type=edit.value_type(type_))
+    message.outputs.add(name=name, type=value_type(type_.dtype, type_.shape))
     return maker.made
 
 

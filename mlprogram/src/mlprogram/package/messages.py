@@ -5,24 +5,30 @@ a block that was lowered before needs nothing else of it.
 """
 
 from mlprogram.package.files import proto
+from mlprogram.package.values import DTYPES
 import numpy as np
+
+CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 #: kind and size of a numpy dtype -> MIL's data type, and the field of a tensor that has its values
 FIELDS = {
-    "b1": ("BOOL", "bools"), "i4": ("INT32", "ints"), "f4": ("FLOAT32", "floats"),
-    "f2": ("FLOAT16", "bytes"), "U": ("STRING", "strings"),
+    "b1": ("bool", "bools"), "i4": ("int32", "ints"), "f4": ("fp32", "floats"),
+    "f2": ("fp16", "bytes"), "U": ("string", "strings"),
 }  # fmt: skip
 
 
-def value_type(dtype: str, shape: tuple[int, ...]):
-    """A MIL ValueType of a tensor; `dtype` in MIL's spelling, such as "fp16" or "uint4"."""
-    mil = proto("MIL_pb2")
-    spelled = {"fp16": "FLOAT16", "fp32": "FLOAT32"}.get(dtype, dtype.upper())
-    made = mil.ValueType()
+def value_type(dtype: str, shape: tuple[int | None, ...]):
+    """A MIL ValueType of a tensor; `dtype` in MIL's spelling, such as "fp16" or "uint4"; a size of
+    None is flexible."""
+    made = proto("MIL_pb2").ValueType()
     tensor = made.tensorType
-    tensor.dataType, tensor.rank = mil.DataType.Value(spelled), len(shape)
+    tensor.dataType, tensor.rank = CODES[dtype], len(shape)
     for size in shape:
-        tensor.dimensions.add().constant.size = size
+        dimension = tensor.dimensions.add()
+        if size is None:
+            dimension.unknown.SetInParent()
+        else:
+            dimension.constant.size = size
     return made
 
 
