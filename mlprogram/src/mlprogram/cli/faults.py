@@ -41,10 +41,12 @@ def faults_command(
     """Show what coremltools or Core ML is known to get wrong in it.
 
     Each with what comes out, and what should, where both can be computed here; and constants that
-    are not finite, which --fix bounds. Exit code 0:
-    nothing as grave as --fail-on was found, or --fix left nothing so grave; 1: not so.
+    are not finite, which --fix bounds.
+
+    Exit code 0: nothing as grave as --fail-on was found, or --fix left nothing so grave; 1: not so.
     """
     from mlprogram.ane import faults, laws
+    from mlprogram.ane.faults import numbers
     from mlprogram.ane.faults.fix import fix as write_fixed
     from mlprogram.ane.faults.fix import mendable
 
@@ -57,8 +59,6 @@ def faults_command(
         raise typer.Exit(1 if fail_on != "never" and mended.fails(fail_on) else 0)
     with progress_bar() as progress:
         report = laws.check(package, known, progress)
-    from mlprogram.ane.faults import numbers  # which needs torch
-
     numbers.add(report)
     facts = {"makers": {name: vars(one) for name, one in made.items()}} | report.to_json()
     lines = _heads(made, system, coremltools)

@@ -103,11 +103,7 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> Tensor:
     """Greatest element of each window; padding never wins."""
-    sizes = x.shape[2:]
-    strides, pads, extra = window_layout(sizes, kernel_sizes, strides, pad_type, pad, ceil_mode)
-    least = float("-inf")
-    padded = pad_spatial(pad_spatial(x.float(), pads, least), extra, least)
-    return _MAX[len(kernel_sizes)](padded, kernel_sizes, strides).to(x.dtype)
+    return max_pool_as_declared(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
 
 
 @other("max_pool", "reported", "max-pool-padding")
@@ -120,7 +116,10 @@ def max_pool_as_declared(
     ceil_mode: bool = False,
     _out: list[tuple] | None = None,
 ) -> Tensor:
-    """`max_pool` of as many windows as are declared: -inf in those that see padding alone."""
+    """`max_pool` of as many windows as are declared: -inf in those that see padding alone.
+
+    Without a declared shape there are none of these.
+    """
     sizes = x.shape[2:]
     strides, pads, extra = window_layout(sizes, kernel_sizes, strides, pad_type, pad, ceil_mode)
     made = _out[0][1][2:] if _out else [None] * len(sizes)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 import tomllib
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mlprogram.ane.claims import Citation, Claim
 from mlprogram.ane.faults.patterns import PATTERNS
@@ -15,11 +15,6 @@ from mlprogram.ane.laws.rule import Rule
 from mlprogram.errors import InvalidInput
 
 Owner = Literal["coremltools", "Core ML", "compiler", "Core AI"]
-OWNERS: tuple[Owner, ...] = get_args(Owner)
-#: How sure: run here, by the versions named; merged or documented by Apple; measured or said by
-#: the source.
-Grade = Literal["run", "apple", "measured", "reported"]
-GRADES: tuple[Grade, ...] = get_args(Grade)
 
 #: Faults of which another is a special case, which is reported in their place.
 SPECIAL = {"mod-sign": "roll-negative"}
@@ -37,6 +32,9 @@ class Fault(Rule):
     was reported on. frontend: of coremltools, "torch" if only programs converted from it have it.
     units: CPU, GPU or ANE; "" if all, or not said. gives, should: what comes out, and what
     should. refuses: Core ML refuses the program, which the executor runs.
+
+    How sure it is, its claim's grade says: "run" here, by the versions named; "apple", merged or
+    documented there; "measured" or "reported" by the source.
     """
 
     of: Owner = "Core ML"

@@ -13,6 +13,7 @@ as it is described.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice, product
 from math import prod
 from pathlib import Path
@@ -103,9 +104,10 @@ def of(package: str | Path | Container, finding: Finding) -> Examples | None:
 
 def add(report: LawReport) -> None:
     """Give each finding of a report on files its numbers, where they can be computed."""
+    opened = cache(open_container)  # each file once, however much is found in it
     for found in report.findings:
         with suppress(InvalidPackage):  # a part of a pipeline, whose own file is not opened
-            found.numbers = of(report.file(found.places[0]), found)
+            found.numbers = of(opened(report.file(found.places[0])), found)
 
 
 def _sides(fault: str, graph: ProgramGraph, operation: Operation | None) -> "Sides":
