@@ -88,6 +88,26 @@ def test_each_weight_is_read_to_the_bit(form):
 
 
 @needs_compiler
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("form", ["int8-half", "blocks"])
+def test_every_product_with_a_scale_is_rounded_as_half_precision_is(form, sign):
+    """All scales below 256, of which some are subnormal, times all whole numbers."""
+    scales = sign * torch.arange(0x5C00, dtype=torch.int16).view(torch.half)[:, None]
+    whole = torch.arange(-128, 128) if form == "int8-half" else torch.arange(32) // 2 - 8
+    data = whole.to(torch.int8)
+    if form == "blocks":
+        data = (whole[0::2] & 15 | (whole[1::2] & 15) << 4).to(torch.uint8)
+    table, block = (scales, 32) if form == "blocks" else (scales[:, 0], 0)
+    weight = native.Weight(data.repeat(len(scales), 1), torch.float16, table, block=block)
+    found = torch.empty(len(scales), len(whole))
+    weight._expand(weight, found, 0, len(found))
+    expected = (whole * scales.float()).half().float()
+    if form == "blocks":  # in another order
+        found, expected = found.sort().values, expected.sort().values
+    assert torch.equal(found, expected)
+
+
+@needs_compiler
 @pytest.mark.parametrize("form", FORMS)
 def test_torch_multiplies_expanded_rows(form, monkeypatch):
     """As where it does so faster than the kernels; and in more than one go."""

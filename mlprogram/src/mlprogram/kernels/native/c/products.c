@@ -37,7 +37,8 @@ typedef struct Matrix {
 /* Where a column's activation goes. */
 static inline int64_t place(const Matrix *m, int64_t c)
 {
-    return m->kind == PALETTE16 ? (c & ~31) | PLACE((c & 31)) : c;
+    if (m->kind != PALETTE16) return c;
+    return (c & ~31) | (m->block ? PLACE_INT4((c & 31)) : PLACE((c & 31)));
 }
 
 /* --- one token: y = W x ---------------------------------------------------------------------- */
@@ -71,14 +72,12 @@ static void dots_palette16(const uint8_t *w, int64_t across, const Palette *p, c
 static void dots_blocks(const Matrix *m, int64_t r, int64_t apart, const float *x, float *out)
 {
     int64_t n = m->columns / m->block, across = apart * m->columns / 2, next = apart * n;
-    for (int s = 0; s < STREAMS; s += TOGETHER, r += TOGETHER * apart) {
-        const uint8_t *w = (const uint8_t *)m->weight + r * m->columns / 2;
-        const half *halves = (const half *)m->table + r * n;
-        if (m->half_weights)
-            dots_half_blocks(w, across, halves, next, n, m->block, x, out + s);
-        else
-            dots_single_blocks(w, across, m->table + r * n, next, n, m->block, x, out + s);
-    }
+    const uint8_t *w = (const uint8_t *)m->weight + r * m->columns / 2;
+    const char *scales = (const char *)m->table + r * n * (m->half_weights ? 2 : 4);
+    if (m->half_weights)
+        dots_int4(w, across, scales, 1, next, n, m->block, x, out);
+    else
+        dots_int4(w, across, scales, 0, next, n, m->block, x, out);
 }
 
 typedef struct {
@@ -198,24 +197,20 @@ static void unpack_palette(const uint8_t *nibbles, const float *table, int64_t n
 UNPACK(unpack_int8, int8_chunk)
 UNPACK(unpack_scaled, SCALED, float scale)
 
-/* The scale of a block, which is counted from the first of the first row. */
-static inline float scale_of(const Matrix *m, int64_t block)
-{
-    half copies[LANES];
-    if (!m->half_weights) return m->table[block];
-    for (int k = 0; k < LANES; k++) copies[k] = ((const half *)m->table)[block];
-    return load_half(copies)[0];
-}
-
-/* n values, of which the first `left` are of this block. */
+/* n values of blocks from `block` on, which is counted from the first of the first row; of the first
+ * block come the last `left`. */
 static void unpack_blocks(const Matrix *m, const uint8_t *nibbles, int64_t block, int64_t left,
                           int64_t n, float *out)
 {
+    int64_t size = m->half_weights ? 2 : 4;
     for (int64_t i = 0, end; i < n; i = end, left = m->block) {
-        float table[16];
-        end = MIN(n, i + left);
-        scaled_table(scale_of(m, block++), m->half_weights, table);
-        unpack_palette(nibbles + i / 2, table, end - i, out + i);
+        Scaling scaling;
+        float more[LANES], less[LANES];
+        read_scales((const char *)m->table + block++ * size, m->half_weights, 1, more, less);
+        read_scaling(&scaling, *more, *less, m->half_weights);
+        for (end = MIN(n, i + left); i < end; i += 2 * CHUNK)
+            read_int4(&scaling, nibbles + i / 2, m->half_weights, (chunk *)(out + i),
+                      (chunk *)(out + i + CHUNK));
     }
 }
 
