@@ -32,7 +32,7 @@ from mlprogram.progress import silent_coremltools
 from mlprogram.run.precision import check_precision
 import numpy as np
 
-if TYPE_CHECKING:  # `mlprogram` imports torch: a second that listing models does not need
+if TYPE_CHECKING:  # what listing models does not need
     from mlprogram.package.function import Function
     from mlprogram.package.reader import Package
     from mlprogram.package.values import TensorType
@@ -89,7 +89,7 @@ class MILBackend:
         if package not in self._programs:
             self._programs[package] = MLProgram(package, function, precision=self.precision)
         program = self._programs[package].function(function)
-        _ = program.compiled  # work and errors belong to loading, not to the first token
+        program.prepare()  # work and errors belong to loading, not to the first token
         return program
 
 

@@ -16,7 +16,7 @@ from time import perf_counter
 
 from ane_book.errors import InvalidInput
 from mlprogram.kernels import native
-from mlprogram.kernels.native.threads import threads
+from mlprogram.kernels.threads import threads
 import torch
 
 COLUMNS = 4096  # columns of the weight that is read

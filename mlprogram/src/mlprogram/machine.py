@@ -94,6 +94,18 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def physical_cores() -> int:
+    """Those cores of which no two are threads of one, where Linux tells; else all."""
+    if not hasattr(os, "sched_getaffinity"):
+        return cores()
+    places = (f"/sys/devices/system/cpu/cpu{n}/topology/" for n in os.sched_getaffinity(0))
+    try:
+        names = ("physical_package_id", "core_id")
+        return len({tuple(Path(place, name).read_text() for name in names) for place in places})
+    except OSError:
+        return cores()
+
+
 def memory_bytes() -> int | None:
     """The bytes of memory that this process may use; None if the system does not say.
 

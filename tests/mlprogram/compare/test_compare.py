@@ -10,7 +10,7 @@ from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram
 from mlprogram.compare import diff
 from mlprogram.errors import InvalidInput
-from mlprogram.run import program as executor
+from mlprogram.run import live as executor
 import numpy as np
 import pytest
 import torch

@@ -245,7 +245,7 @@ def test_compressed_weights(models, name, precision, tmp_path):
         program = MLProgram(path)
         program.predict({"x": X})
         made = [w for w in program._shared.values() if isinstance(w, native.Weight)]
-        assert 32 in [w._matrix.block for w in made]
+        assert 32 in [w.matrix.block for w in made]
     for way, (one,) in zip(WAYS, found, strict=True):
         other = MLProgram(plain, None, way[0], optimize=way[1]).predict({"x": X})
         same(one, other, 1e-5 if way[0] == "fp32" else half, "decompressed")

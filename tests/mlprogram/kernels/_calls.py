@@ -9,7 +9,7 @@ from pathlib import Path
 import struct
 import subprocess
 
-from mlprogram.kernels.native.library import FLAGS, LIBRARIES, SOURCES
+from mlprogram.kernels.library import FLAGS, LIBRARIES, SOURCES
 import torch
 from torch import Tensor
 

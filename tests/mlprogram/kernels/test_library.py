@@ -11,7 +11,7 @@ import tempfile
 
 from mlprogram import machine
 from mlprogram.errors import InvalidInput
-from mlprogram.kernels.native import library
+from mlprogram.kernels import library
 import pytest
 
 FUNCTION = "#include <stdint.h>\nint32_t answer(void) { return 42; }\n"
@@ -233,7 +233,7 @@ class TestWithoutACache:
             Path(folder, "answer.c").write_text(FUNCTION)
             code = f"""
 import os
-from mlprogram.kernels.native import library
+from mlprogram.kernels import library
 library.SOURCES = [library.Path({folder!r}, "answer.c")]
 os.chdir("/"), os.setgroups([]), os.setgid({OTHER}), os.setuid({OTHER})
 found, said = library.load(["answer"])

@@ -12,7 +12,7 @@ from _patience import HANGING
 from mlprogram import MLProgram
 from mlprogram.kernels import native
 from mlprogram.kernels.native import ops as native_ops
-from mlprogram.kernels.native.threads import threads, torch_threads
+from mlprogram.kernels.threads import threads, torch_threads
 import pytest
 from test_native import make, needs_compiler
 import torch

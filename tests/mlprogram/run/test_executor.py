@@ -12,7 +12,7 @@ from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram
 from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.package.reader import Package
-from mlprogram.run import program as executor
+from mlprogram.run import live as executor
 import numpy as np
 import pytest
 import torch

@@ -5,7 +5,7 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram
 from mlprogram.compare.numerics import report
-from mlprogram.run import program as executor
+from mlprogram.run import live as executor
 import numpy as np
 import pytest
 

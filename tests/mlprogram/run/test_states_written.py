@@ -6,7 +6,8 @@ from _package import op, typed, write
 from mlprogram import MLProgram
 from mlprogram.kernels import native
 from mlprogram.ops.tensor_transformation import slice_of, write_slice
-from mlprogram.run.states import States, slots_written, update_state
+from mlprogram.run.slices import update_state
+from mlprogram.run.states import States, slots_written
 import numpy as np
 import pytest
 import torch
@@ -84,7 +85,7 @@ def test_a_step_reads_the_slots_that_were_written(decoder):
     expected = steps(decoder, decoder.make_state(), range(4))
     steps(decoder, state, range(3))
     assert set(state._states.written.values()) == {3}
-    dict.__getitem__(state._states, "keys")[..., 10, :] = float("nan")
+    state._states["keys"][..., 10, :] = float("nan")
     assert same(steps(decoder, state, [3]), expected[3:])
 
 

@@ -10,7 +10,8 @@ from mlprogram.kernels import native
 from mlprogram.run import record
 from mlprogram.run.asked import NotNative
 from mlprogram.run.calls import ConstantMemory
-from mlprogram.run.states import States, update_state
+from mlprogram.run.slices import update_state
+from mlprogram.run.states import States
 from mlprogram.run.stretches import NativeStretch
 import numpy as np
 import pytest

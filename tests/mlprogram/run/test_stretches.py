@@ -6,7 +6,7 @@ from _long import long_but
 from _package import const, op, typed, write
 from mlprogram import MLProgram
 from mlprogram.kernel_report import plan_report, planned
-from mlprogram.kernels import native
+from mlprogram.kernels import compiled, native
 from mlprogram.kernels.table import KERNELS
 from mlprogram.run.asked import PLAIN
 from mlprogram.run.stretches import NativeStretch
@@ -275,19 +275,19 @@ def test_what_is_given_may_be_a_part_of_something(tmp_path, rows, columns):
 def test_what_follows_a_call_that_fails_runs_from_python(tmp_path, monkeypatch):
     """Wherever it fails, with all that was made before."""
     made, program = opened(1, tmp_path)
-    given, real = made.arrays(1), native.run_steps
+    given, real = made.arrays(1), compiled.run_steps
     right = program.predict(given)
 
     def failing(stretch: NativeStretch, at: int):
         def run_steps(table, words, *more):
-            end = at if words == stretch._length else words
+            end = at if words == stretch.tables.at(0).length else words
             return max(real(table, end, *more), at if end == at else -1)
 
         return run_steps
 
     for stretch in stretches(program):
-        for at in stretch._step_at:
-            monkeypatch.setattr(native, "run_steps", failing(stretch, at))
+        for at in stretch.step_at:
+            monkeypatch.setattr(compiled, "run_steps", failing(stretch, at))
             found = program.predict(given)
             assert all(equal(found[name], right[name]) for name in right), at
 

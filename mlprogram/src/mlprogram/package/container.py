@@ -6,6 +6,7 @@ none is changed, while opening a package with coremltools' `MLModel` rewrites it
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+import hashlib
 import json
 from pathlib import Path
 import shutil
@@ -13,9 +14,7 @@ import tempfile
 from typing import Any
 import uuid
 
-from google.protobuf.message import DecodeError
 from mlprogram.errors import InvalidInput, InvalidPackage
-from mlprogram.package.compiled import is_compiled, read_compiled, write_compiled
 from mlprogram.package.files import inside, proto, read_file
 
 MAX_MANIFEST, MAX_MODEL = 1 << 20, (1 << 31) - 1  # bytes; the second is protobuf's own limit
@@ -27,13 +26,16 @@ class Container:
     """A `Model` message of `Model.proto`, and the place of the files that it names.
 
     path: as given, for messages. folder: nothing outside of it is read. base: the folder that
-    `@model_path` stands for in the name of a weight file.
+    `@model_path` stands for in the name of a weight file. file, digest: of a package the message's
+    file and its sha256.
     """
 
     path: Path
     folder: Path
     base: Path
     spec: Any  # protobuf's
+    file: Path | None = None
+    digest: str = ""
 
 
 def open_container(path: str | Path) -> Container:
@@ -44,11 +46,14 @@ def open_container(path: str | Path) -> Container:
     path = Path(path)
     if not path.exists():
         raise InvalidPackage(f"{path}: no such package")
+    from mlprogram.package.compiled import is_compiled, read_compiled
+
     folder = path.resolve()
     if folder.is_file():
         if path.suffix != ".mlmodel":
             raise InvalidPackage(f"{path}: not a .mlpackage, .mlmodelc or .mlmodel")
-        return Container(path, folder.parent, folder.parent, _parsed(folder, path))
+        content = read_file(folder, MAX_MODEL)
+        return Container(path, folder.parent, folder.parent, _parsed(content, path))
     if is_compiled(folder):
         return Container(path, folder, folder, read_compiled(folder, path))
     if (folder / "main.mlirb").exists():
@@ -61,8 +66,9 @@ def open_container(path: str | Path) -> Container:
         raise InvalidPackage(
             f"{path}: a folder of packages; name one of them, such as {path / packages[0]}"
         )
-    file = _locate_model(folder, path)
-    return Container(path, folder, file.parent, _parsed(file, path))
+    file, content = read_model(folder, path)
+    digest = hashlib.sha256(content).hexdigest()
+    return Container(path, folder, file.parent, _parsed(content, path), file, digest)
 
 
 def refuse(kind: str | None, path: Path) -> InvalidPackage:
@@ -85,6 +91,8 @@ def save(source: str | Path | Container, target: str | Path) -> None:
     atomically. Raises InvalidInput if it exists or has another suffix, and InvalidPackage if the
     source cannot be read.
     """
+    from mlprogram.package.compiled import write_compiled
+
     model = source if isinstance(source, Container) else open_container(source)
     target = Path(target)
     if target.suffix not in (".mlpackage", ".mlmodelc"):
@@ -107,10 +115,19 @@ def save(source: str | Path | Container, target: str | Path) -> None:
         raise InvalidInput(f"{target}: cannot be written ({error.strerror})") from None
 
 
-def _parsed(file: Path, path: Path):
+def read_model(folder: Path, path: Path) -> tuple[Path, bytes]:
+    """The file of a package's model, and its content. folder: the package's, resolved. path: as it
+    was given."""
+    file = _locate_model(folder, path)
+    return file, read_file(file, MAX_MODEL)
+
+
+def _parsed(content: bytes, path: Path):
+    from google.protobuf.message import DecodeError
+
     model = proto("Model_pb2").Model()
     try:
-        model.ParseFromString(read_file(file, MAX_MODEL))
+        model.ParseFromString(content)
     except DecodeError as error:
         raise InvalidPackage(f"{path}: the model file is damaged ({error})") from None
     return model

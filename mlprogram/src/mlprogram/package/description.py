@@ -88,7 +88,7 @@ class Feature:
     def array(self, value) -> np.ndarray:
         """Convert the caller's value to an array for the program.
 
-        For an input of floats it may have any dtype of numbers, which torch then converts.
+        For an input of floats it may have any dtype of numbers, which `converted` then converts.
 
         value: anything that numpy makes an array of, a torch tensor, or for an image also a PIL
         image or its pixels, uint8 (height, width, 3) in RGB or (height, width). Whole floats become
@@ -156,9 +156,8 @@ class Feature:
         dtype = self._dtype
         if array.dtype == dtype:
             return array
-        if dtype.kind == "f":  # torch rounds, but does not know big-endian and extended floats
-            known = array.dtype.isnative and array.dtype.itemsize <= 8
-            return array if known else array.astype(np.float64)
+        if dtype.kind == "f":
+            return array
         with np.errstate(invalid="ignore"):  # NaN and what is too large for the dtype
             whole = array.astype(dtype)
         wrong = whole != array
@@ -220,6 +219,15 @@ def to_array(value: Any, must: str, mode: str | None = None) -> np.ndarray:
     if array.dtype.kind not in "fiub":
         raise InvalidType(f"{must}, not {array.dtype}")
     return array
+
+
+def converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """An array in another dtype, rounded as torch does: to half precision by way of single."""
+    if array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        wide = array.astype(np.float32) if dtype == np.float16 else array
+        return wide.astype(dtype)
 
 
 def by_name(inputs: Mapping[str, object], names: Collection[str]) -> Mapping[str, object]:

@@ -31,6 +31,7 @@ class Package:
         container = path if isinstance(path, Container) else open_container(path)
         self.path, self._folder = container.path, container.folder
         self._weights_base = container.base
+        self.file, self.digest = container.file, container.digest
         self._blobs: dict[str, BlobFile] = {}
         self._types: dict[bytes, TensorType] = {}
         self._read_program(container.spec)

@@ -9,6 +9,7 @@ data.
 
 from math import prod
 import mmap
+import os
 from pathlib import Path
 import struct
 
@@ -103,6 +104,8 @@ class BlobFile:
 
     The mapping is private (copy on write), so that torch may hold a writable view of it without
     changing the file.
+
+    status: of the file when it was mapped.
     """
 
     def __init__(self, path: Path):
@@ -110,6 +113,7 @@ class BlobFile:
         try:
             refuse_pointer(path, InvalidPackage)
             with path.open("rb") as file:
+                self.status = os.fstat(file.fileno())
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except ValueError:  # an empty file cannot be mapped
             raise InvalidPackage(f"{path}: the weight file is empty") from None

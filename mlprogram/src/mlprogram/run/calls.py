@@ -47,8 +47,8 @@ Place = tuple[Region | ConstantMemory | Written | tuple[int, ...] | None, int]
 
 @dataclass
 class KernelCall:
-    """A call of compiled code. entry: the address of its entry in run.c."""
+    """A call of compiled code. entry: the name of its entry in run.c."""
 
-    entry: int
+    entry: str
     arguments: list[Place]
     step: Step

@@ -18,7 +18,7 @@ from mlprogram.package.values import MAX_RANK
 from mlprogram.run.failures import Failures, turns
 from mlprogram.run.open_sizes import OpenSizes
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step, StepResult
-from mlprogram.run.states import update_state
+from mlprogram.run.slices import update_state
 from mlprogram.run.stretches import NativeStretch, divided
 import numpy as np
 import torch

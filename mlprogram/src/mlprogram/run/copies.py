@@ -7,11 +7,11 @@ back to where they came from. Two copies of the slots are nothing but time.
 from collections.abc import Collection, Iterator
 
 from mlprogram.analysis.aliases import memory_of, origins
-from mlprogram.kernels import native
 from mlprogram.run.calls import KernelCall, Region
 from mlprogram.run.record import Recorder
 
-MAY_FAIL = ("gather", "slice")  # by a position that is known at run time only
+#: By a position that is known at run time only; once the state is changed, none may.
+MAY_FAIL = ("gather", "slice")
 
 Pair = tuple[int, int]  # the positions of the calls that copy a part, and put it back
 
@@ -36,8 +36,7 @@ def change_in_place(recorders: list[Recorder], made: Collection[str]) -> None:
 
 
 def _pairs(recorder: Recorder, made: Collection[str]) -> Iterator[Pair]:
-    calls, entry = recorder.calls, native.entry("copy")
-    failing = [native.entry(name) for name in MAY_FAIL]  # once the state is changed, none may
+    calls = recorder.calls
     kept = {recorder.region(recorder.values[name]) for name in made}
     named: dict[Region, list[int]] = {}  # by region, the calls that name it
     for i, call in enumerate(calls):
@@ -47,9 +46,9 @@ def _pairs(recorder: Recorder, made: Collection[str]) -> Iterator[Pair]:
     for copy, places in named.items():
         first, last = places[0], places[-1]
         whole = copy not in kept and not copy.name and not copy.is_known
-        alone = places == [*range(first, last + 1)] and calls[first].entry == calls[last].entry
-        alone = alone and not any(call.entry in failing for call in calls[first + 2 : last])
-        alone = alone and whole and last > first and calls[first].entry == entry
+        alone = places == [*range(first, last + 1)] and last > first and whole
+        alone = alone and calls[first].entry == calls[last].entry == "copy"
+        alone = alone and not any(call.entry in MAY_FAIL for call in calls[first + 2 : last])
         if alone and _goes_back(calls[first], calls[last], copy, named, (first, last)):
             yield first, last
 

@@ -8,21 +8,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 
 class Row:
     """rows: numbers at the first and at the last of the places."""
 
     def __init__(self, places: Sequence[int], rows: Sequence[Sequence[int]]):
-        ends = (np.array(row, np.int64) for row in (rows[0], rows[-1]))
-        self._first, last = map(torch.from_numpy, ends)
+        self._first, last = (np.array(row, np.int64) for row in (rows[0], rows[-1]))
         self._origin, run = places[0], max(places[-1] - places[0], 1)
         self._slope = (last - self._first) // run
         self._is_level = not self._slope.any()
 
-    def at(self, place: int) -> Tensor:
+    def at(self, place: int) -> np.ndarray:
         """The numbers, int64 (n,), which are not to be written to."""
         if self._is_level:
             return self._first

@@ -11,17 +11,19 @@ to part by the names in their descriptions (`mlmodel/format/Model.proto` and
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from mlprogram.arithmetic import Semantics
 from mlprogram.errors import InvalidInput, InvalidPackage
-from mlprogram.ops.tensor_operation import kept_boxes
 from mlprogram.package.container import Container, open_container, refuse
 from mlprogram.package.description import Feature, by_name, random_inputs, to_array
+from mlprogram.package.reader import Package
 from mlprogram.package.values import TensorType
+from mlprogram.run import kept
 from mlprogram.run.program import MLProgram, State
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    from mlprogram.arithmetic import Semantics
 
 THRESHOLDS = ("iouThreshold", "confidenceThreshold")
 
@@ -33,18 +35,25 @@ def open_model(
     path: str | Path,
     function_name: str | None = None,
     precision: str = "fp16",
-    semantics: Semantics | None = None,
+    semantics: "Semantics | None" = None,
 ) -> "MLProgram | Pipeline":
     """Open a package or compiled model with an ML Program, or with a pipeline of them.
 
     Raises as `MLProgram` does, and InvalidPackage for a pipeline with a part of another type.
     """
-    container = open_container(path)
-    if container.spec.WhichOneof("Type") != "pipeline":
-        return MLProgram(container, function_name, precision, semantics=semantics)
-    if function_name:
-        raise InvalidInput(f"{path}: a pipeline has no functions, and {function_name!r} is asked")
-    return Pipeline(container, precision, semantics)
+    plan, shared = kept.find(path, function_name, precision, semantics), dict[str, Package]()
+    if plan is None:
+        container = open_container(path)
+        if container.spec.WhichOneof("Type") == "pipeline":
+            if function_name:
+                raise InvalidInput(
+                    f"{path}: a pipeline has no functions, and {function_name!r} is asked"
+                )
+            return Pipeline(container, precision, semantics)
+        shared["package"] = Package(container)
+    return MLProgram(
+        path, function_name, precision, semantics=semantics, _shared=shared, _kept=plan
+    )
 
 
 class Pipeline:
@@ -60,7 +69,7 @@ class Pipeline:
         self,
         container: Container,
         precision: str = "fp16",
-        semantics: Semantics | None = None,
+        semantics: "Semantics | None" = None,
     ):
         self.path, self.precision = container.path, precision
         self.parts = [
@@ -181,9 +190,12 @@ class Suppression:
                 f"{boxes.shape} and {scores.shape}"
             )
         overlap, least = (self._threshold(inputs, name) for name in THRESHOLDS)
-        kept: list[int] = []
+        chosen: list[int] = []
         if scores.size and scores.max() >= least:
-            kept = kept_boxes(
+            from mlprogram.ops.tensor_operation import kept_boxes
+            import torch
+
+            chosen = kept_boxes(
                 torch.from_numpy(boxes.astype(np.float64)),
                 torch.from_numpy(scores.astype(np.float64)),
                 iou=overlap,
@@ -192,9 +204,9 @@ class Suppression:
                 per_class=self.settings.pickTop.perClass,
             )
         low, high = self._bounds()
-        kept = kept if high is None else kept[:high]
+        chosen = chosen if high is None else chosen[:high]
         results = [
-            self._result(array[kept], declared, low)
+            self._result(array[chosen], declared, low)
             for array, declared in zip((boxes, scores), self._declared, strict=True)
         ]
         return dict(zip(self.outputs, results, strict=True))
@@ -233,12 +245,12 @@ class Suppression:
 
 
 def _open_part(
-    container: Container, index: int, spec, precision: str, semantics: Semantics | None
+    container: Container, index: int, spec, precision: str, semantics: "Semantics | None"
 ) -> MLProgram | Suppression:
     where = Path(f"{container.path}, part {index}")
     match spec.WhichOneof("Type"):
         case "mlProgram":
-            part = replace(container, path=where, spec=spec)
+            part = replace(container, path=where, spec=spec, digest="")
             return MLProgram(part, None, precision, semantics=semantics)
         case "nonMaximumSuppression":
             return Suppression(spec, where)

@@ -10,27 +10,34 @@ expand to half precision as declared.
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from mlprogram.analysis.constants import torch_dtype
-from mlprogram.analysis.memory import Memory
-from mlprogram.arithmetic import Semantics, check_semantics
 from mlprogram.errors import InvalidInput, InvalidPackage, InvalidType
-from mlprogram.kernels.native.threads import torch_threads
-from mlprogram.kernels.table import check_names
 from mlprogram.package.container import Container
-from mlprogram.package.description import Feature, by_name, features, random_inputs, to_array
+from mlprogram.package.description import (
+    NUMPY,
+    Feature,
+    by_name,
+    converted,
+    features,
+    random_inputs,
+    to_array,
+)
 from mlprogram.package.function import Function, Operation
 from mlprogram.package.reader import Package
 from mlprogram.package.validation.validate import check_memory
 from mlprogram.package.values import TensorType
-from mlprogram.run.compile import Compiled, as_array, compile_plan
-from mlprogram.run.footprint import measure
-from mlprogram.run.plan import ExecutionPlan, Planner
+from mlprogram.run import kept
 from mlprogram.run.precision import check_precision
-from mlprogram.run.states import States, slots_written, zero_state
+from mlprogram.run.states import States, zero_state
 import numpy as np
-import torch
+
+if TYPE_CHECKING:  # what a kept plan does without is imported where it is needed, first torch
+    from mlprogram.analysis.memory import Memory
+    from mlprogram.arithmetic import Semantics
+    from mlprogram.run.compile import Compiled
+    from mlprogram.run.plan import ExecutionPlan
+    from torch import Tensor
 
 
 class State:
@@ -39,7 +46,7 @@ class State:
     One call at a time: it is changed in place, and nothing tells two threads apart.
     """
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor]):
+    def __init__(self, tensors: "Mapping[str, Tensor | np.ndarray]"):
         self._states = tensors if isinstance(tensors, States) else States(tensors)
 
     @property
@@ -50,28 +57,26 @@ class State:
 
     def clear(self) -> None:
         """Zeros everywhere, as in a new state, at the cost of what was written."""
-        with torch_threads(light=True):
-            self._states.clear_all()
+        self._states.clear_all()
 
     def read_state(self, name: str) -> np.ndarray:
         """A copy of one state, in the dtype that the program keeps it in."""
-        return as_array(self._find(name).clone())
+        self._find(name)
+        return np.array(self._states.array(name), order="C")
 
     def write_state(self, name: str, value: np.ndarray) -> None:
         """Replace one state; `value` must have its shape. Raises InvalidInput."""
-        tensor = self._find(name)
-        array = to_array(value, f"state {name!r} has shape {tuple(tensor.shape)}")
-        if array.shape != tuple(tensor.shape):
-            raise InvalidInput(f"state {name!r} has shape {tuple(tensor.shape)}, not {array.shape}")
-        array = np.array(array, order="C")  # torch would keep other strides, or refuse them
-        self._states[name] = tensor = torch.from_numpy(array).to(tensor.dtype)
-        if tensor.dim() > 1 and tensor.dtype != torch.bfloat16:  # which numpy lacks
-            self._states.note(name, slots_written(tensor))
+        shape = self._find(name)
+        array = to_array(value, f"state {name!r} has shape {shape}")
+        if array.shape != shape:
+            raise InvalidInput(f"state {name!r} has shape {shape}, not {array.shape}")
+        self._states.write(name, array)
 
-    def _find(self, name: str) -> torch.Tensor:
+    def _find(self, name: str) -> tuple[int, ...]:
+        """The shape of a state."""
         if name not in self._states:
             raise InvalidInput(f"no state {name!r}; this program has: {', '.join(self._states)}")
-        return self._states[name]
+        return self._states.array(name).shape
 
 
 class MLProgram:
@@ -100,22 +105,54 @@ class MLProgram:
         *,
         optimize: bool = True,
         without: Collection[str] = (),
-        semantics: Semantics | None = None,
+        semantics: "Semantics | None" = None,
         _shared: dict | None = None,
+        _kept: kept.KeptPlan | None = None,
     ):
         self.precision = check_precision(precision)
-        self.semantics = check_semantics(semantics)
-        self.package = path if isinstance(path, Package) else Package(path)
-        without = check_names(without)
+        self.semantics = semantics
+        if semantics is not None:
+            from mlprogram.arithmetic import check_semantics
+
+            self.semantics = check_semantics(semantics)
+        if without:
+            from mlprogram.kernels.table import check_names
+
+            without = check_names(without)
         self._without = without if optimize and precision != "ane" else None
         self._shared = {} if _shared is None else _shared
-        name = function_name or self.package.default_function
-        if name not in self.package.functions:
+        self._source, self._kept = path, _kept
+        self.asked = None  # of a plan that is kept, what it is kept by besides the package
+        if self._without is not None and not without and isinstance(path, str | Path):
+            self.asked = function_name, precision, semantics
+            self._kept = _kept or kept.find(path, *self.asked)
+        if self._kept is not None:
+            self.name, self.functions = self._kept.name, self._kept.functions
+            return
+        self.name = function_name or self.package.default_function
+        self.functions = [*self.package.functions]
+        if self.name not in self.functions:
             raise InvalidInput(
-                f"{self.package.path}: no function {name!r}; it has: {', '.join(self.functions)}"
+                f"{self.package.path}: no function {self.name!r}; it has: "
+                f"{', '.join(self.functions)}"
             )
-        self._function: Function = self.package.functions[name]
         check_memory(self._function, self._lift)
+
+    @cached_property
+    def package(self) -> Package:
+        """The package that it was opened from; a kept plan needs nothing more of it."""
+        if isinstance(self._source, Package):
+            return self._source
+        if "package" not in self._shared:
+            self._shared["package"] = Package(self._source)
+        package = self._shared["package"]
+        if self._kept and package.digest != self._kept.program:
+            raise InvalidPackage(f"{self._source}: changed since it was opened; open it again")
+        return package
+
+    @cached_property
+    def _function(self) -> Function:
+        return self.package.functions[self.name]
 
     @classmethod
     def from_mlmodel(cls, model, function_name: str | None = None, precision: str = "fp16"):
@@ -133,7 +170,7 @@ class MLProgram:
 
     def _like(self, name: str, precision: str, without: Collection[str] | None) -> "MLProgram":
         return MLProgram(
-            self.package,
+            self._source,
             name,
             precision,
             optimize=without is not None,
@@ -142,26 +179,17 @@ class MLProgram:
             _shared=self._shared,
         )
 
-    @property
-    def name(self) -> str:
-        """The name of the function that `predict` runs."""
-        return self._function.name
-
-    @property
-    def functions(self) -> list[str]:
-        return list(self.package.functions)
-
-    @property
+    @cached_property
     def inputs(self) -> dict[str, TensorType]:
-        return self._function.inputs
+        return self._kept.inputs if self._kept else self._function.inputs
 
     @cached_property
     def outputs(self) -> dict[str, TensorType]:
-        return self._function.outputs
+        return self._kept.outputs if self._kept else self._function.outputs
 
-    @property
+    @cached_property
     def states(self) -> dict[str, TensorType]:
-        return self._function.states
+        return self._kept.states if self._kept else self._function.states
 
     @property
     def operations(self) -> list[Operation]:
@@ -169,28 +197,27 @@ class MLProgram:
         return [o for o in self._function.operations() if not o.is_constant]
 
     @cached_property
-    def plan(self) -> ExecutionPlan:
+    def plan(self) -> "ExecutionPlan":
         """What is done for the function, step by step; made at the first use."""
-        with torch_threads(light=False):
-            engine = self.precision == "ane"
-            return Planner(
-                self._function, self._lift, self._shared, self._without, engine, self.semantics
-            ).plan()
+        from mlprogram.run import live
+
+        return live.planned(self)
 
     @cached_property
-    def compiled(self) -> Compiled:
+    def compiled(self) -> "Compiled":
         """The plan as straight-line code."""
-        bounds = {n: tuple(most for _, most in f.bounds) for n, f in self.features.items()}
-        return compile_plan(self.plan, bounds)
+        from mlprogram.run import live
+
+        return live.compiled(self)
+
+    def prepare(self) -> None:
+        """Do now what the first `predict` would do first."""
+        if self._kept is None:
+            _ = self.compiled
 
     def make_state(self) -> State:
         """Fresh states, all zero; any function of the package with the same states may use them."""
-        states = States(
-            {
-                name: zero_state(type_.sizes, self._torch_dtype(type_))
-                for name, type_ in self.states.items()
-            }
-        )
+        states = States({n: zero_state(t.sizes, self._dtype(t)) for n, t in self.states.items()})
         for name in states:
             states.note_zeros(name)
         return State(states)
@@ -198,16 +225,23 @@ class MLProgram:
     @cached_property
     def features(self) -> dict[str, Feature]:
         """The inputs as the model's description has them: shapes allowed, defaults, images."""
+        if self._kept:
+            return self._kept.features
         return features(self.package, self.name, "input", self.inputs)
 
     @cached_property
-    def _images(self) -> dict[str, Feature]:
+    def images(self) -> dict[str, Feature]:
+        """The outputs that are images."""
+        if self._kept:
+            return self._kept.images
         described = features(self.package, self.name, "output", self.outputs)
         return {name: feature for name, feature in described.items() if feature.color}
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> "Memory":
         """Bytes that this function takes: weights, what was made of them, values, states."""
+        from mlprogram.run.footprint import measure
+
         return measure(self.compiled, self.package, self._lift)
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
@@ -241,20 +275,19 @@ class MLProgram:
         """
         if isinstance(inputs, list):
             return [self.predict(one, state) for one in inputs]
-        with torch.inference_mode(), torch_threads(light=False):
-            tensors, states = self._tensors(inputs), self._states(state)
-            try:
-                with torch_threads(self.plan.light), self.plan.failures.explained():
-                    results = self.compiled.run(tensors, states)
-                return {
-                    name: self._result(name, value)
-                    for name, value in zip(self._function.block.outputs, results, strict=True)
-                }
-            except InvalidPackage as error:
-                self._name_the_first(error, tensors, states)
-                raise
+        found = self._run(self._arrays(inputs), self._states(state))
+        return {name: self._result(name, value) for name, value in found.items()}
 
-    @torch.inference_mode()  # as a decorator it holds while this runs, not while the caller does
+    def _run(self, arrays: list[np.ndarray], states: States) -> dict[str, Any]:
+        done = self._kept.run(arrays, states) if self._kept else None
+        if isinstance(done, dict):
+            return done
+        from mlprogram.run import live
+
+        if done is None:
+            return live.run(self, arrays, states)
+        return live.resumed(self, arrays, states, *done)
+
     def trace(
         self, inputs: Mapping[str, object], state: State | None = None
     ) -> Iterator[tuple[str, np.ndarray]]:
@@ -266,39 +299,24 @@ class MLProgram:
         and let it go, and the whole run takes no more memory than its live values and one copy.
         Left out are other constants, and values inside the bodies of `cond` and `while_loop`.
         """
-        with torch_threads(light=False):
-            tensors, states = self._tensors(inputs), self._states(state)
-            try:
-                with self.plan.failures.explained():
-                    for name, tensor in self.compiled.trace(tensors, states):
-                        if isinstance(tensor, torch.Tensor):
-                            yield name, as_array(tensor.clone())
-            except InvalidPackage as error:
-                self._name_the_first(error, tensors, states)
-                raise
+        from mlprogram.run import live
 
-    def _name_the_first(
-        self, error: InvalidPackage, tensors: list[torch.Tensor], states: States
-    ) -> None:
-        """Put before a failure the first op that makes something else than it declares."""
-        copies = States({name: tensor.clone() for name, tensor in states.items()})
-        again = self.plain().compiled.trace(tensors, copies)
-        self.plan.failures.name_the_first(error, again, self._lift)
+        yield from live.trace(self, self._arrays(inputs), self._states(state))
 
     @property
     def _lift(self) -> bool:
         return self.precision == "fp32"
 
-    def _result(self, name: str, value) -> object:
-        self.plan.failures.check_result(name, value, self.outputs[name], self._lift)
-        if not isinstance(value, torch.Tensor):  # what `classify` gives
+    def _result(self, name: str, value: Any) -> object:
+        if not isinstance(value, np.ndarray):  # what `classify` gives
             return value
-        value = value.reshape(1) if value.dim() == 0 else value
-        image = self._images.get(name)
-        return image.image(as_array(value)) if image else as_array(value)
+        value = value.reshape(1) if value.ndim == 0 else value
+        return self.images[name].image(value) if name in self.images else value
 
-    def _torch_dtype(self, type_: TensorType) -> torch.dtype:
-        return torch_dtype(type_.dtype, self._lift)
+    def _dtype(self, type_: TensorType) -> np.dtype:
+        """What numpy has values of this type in; bfloat16 comes and goes as float32."""
+        lifted = self._lift and type_.dtype == "fp16"
+        return np.dtype("float32" if lifted else NUMPY.get(type_.dtype, type_.dtype))
 
     def _states(self, state: State | None) -> States:
         if not self.states:
@@ -310,16 +328,17 @@ class MLProgram:
                 "pass state=program.make_state()"
             )
         for name, type_ in self.states.items():
-            wanted, held = (self._torch_dtype(type_), type_.shape), state._states.get(name)
-            if held is None or (held.dtype, held.shape) != wanted:
-                given = "lacks it" if held is None else f"has {held.dtype} {tuple(held.shape)}"
+            wanted, has = self._dtype(type_).name, state._states.described(name)
+            if has != (wanted, type_.shape):
+                given = f"has {has[0]} {has[1]}" if has else "lacks it"
                 raise InvalidInput(
-                    f"function {self.name!r} keeps {name!r} as {wanted[0]} {wanted[1]}, and this "
+                    f"function {self.name!r} keeps {name!r} as {wanted} {type_.shape}, and this "
                     f"state {given}: make it with a program of these states and this precision"
                 )
         return state._states
 
-    def _tensors(self, inputs: Mapping[str, object]) -> list[torch.Tensor]:
+    def _arrays(self, inputs: Mapping[str, object]) -> list[np.ndarray]:
+        """The inputs in order, converted as the function takes them."""
         inputs = by_name(inputs, self.inputs)
         unknown = sorted(inputs.keys() - self.inputs.keys())
         missing = [n for n, f in self.features.items() if n not in inputs and f.fill is None]
@@ -329,15 +348,8 @@ class MLProgram:
                 + (f"; missing: {', '.join(missing)}" if missing else "")
                 + (f"; unknown: {', '.join(unknown)}" if unknown else "")
             )
-        return [
-            self._tensor(
-                feature, feature.array(inputs[name]) if name in inputs else feature.default()
-            )
+        given = [
+            (feature, feature.array(inputs[name]) if name in inputs else feature.default())
             for name, feature in self.features.items()
         ]
-
-    def _tensor(self, feature: Feature, array: np.ndarray) -> torch.Tensor:
-        # Torch wants memory that it may write, with forward strides, of an axis of size 1 as well.
-        if not array.flags.carray or min(array.strides, default=0) < 0:
-            array = array.copy()
-        return torch.from_numpy(array).to(self._torch_dtype(feature.type))
+        return [converted(array, self._dtype(feature.type)) for feature, array in given]

@@ -11,6 +11,7 @@ import ctypes
 import struct
 from typing import Any
 
+from mlprogram.analysis.constants import TORCH
 from mlprogram.kernels import native
 from mlprogram.ops.tensor_transformation import write_slice
 from mlprogram.run.asked import (
@@ -33,6 +34,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 WHOLE = frozenset([torch.int16, torch.uint16, torch.int32, torch.int64])  # of sizes
 MOST_SIZE = 32767  # so that nothing wraps around in any of them
+#: How numpy spells the dtypes that it has.
+DTYPES = {
+    dtype: torch.empty(0, dtype=dtype).numpy().dtype.str
+    for dtype in TORCH.values()
+    if dtype != torch.bfloat16
+}
 LARGEST = 1 << 30  # bytes of all values of a stretch; beside so many, Python's time is nothing
 
 _aten = torch.ops.aten
@@ -75,7 +82,10 @@ class Recorder(TorchDispatchMode):
         native.recording.to = self.kernel
         try:
             with self:
-                self.values |= zip(step.results, self.run(step), strict=True)
+                made = self.run(step)
+                if any(x.dtype not in DTYPES for x in made):
+                    raise NotNative("numpy lacks its dtype")
+                self.values |= zip(step.results, made, strict=True)
         except Exception as error:  # what the step itself raises, it raises again when it runs
             self.forget()
             if isinstance(error, NotNative):
@@ -212,6 +222,8 @@ class Recorder(TorchDispatchMode):
         self.bytes += tensor.nbytes
         if not tensor.numel() or self.bytes > LARGEST:
             raise NotNative("it is large" if tensor.numel() else "it has no values")
+        if tensor.dtype not in DTYPES:
+            raise NotNative("numpy lacks its dtype")
         self.regions.append(Region(tensor, len(self.regions), name, is_state, is_known))
         self.by_address[tensor.untyped_storage().data_ptr()] = self.regions[-1]
         return tensor
@@ -261,7 +273,7 @@ class Recorder(TorchDispatchMode):
                 words.append((None, int(value)))
         if name == "attention":
             words += [*self.written(given[0], *words[2:5:2]), self.opened(given[0], words[6])]
-        self.calls.append(KernelCall(native.entry(name), words, self.step))
+        self.calls.append(KernelCall(name, words, self.step))
         return 0
 
     def written(self, attention: native.Numbers, *cache: Place) -> list[Place]:
@@ -287,7 +299,7 @@ class Recorder(TorchDispatchMode):
             noted = torch.empty(sum(shape[:2]) + 1, dtype=torch.uint8)
             self.masks[mask, shape] = self.region(noted), 0
             words: list[Place] = [(attention.words, 0), mask, self.masks[mask, shape]]
-            self.calls.append(KernelCall(native.entry("mask_slots"), words, self.step))
+            self.calls.append(KernelCall("mask_slots", words, self.step))
         return self.masks[mask, shape]
 
     def fill(self, name: str, how: int, to: Tensor, *operands: Tensor) -> Tensor:
@@ -306,7 +318,7 @@ class Recorder(TorchDispatchMode):
     def call(self, name: str, tensors: list[Tensor], numbers: list[int]) -> None:
         """Record the call of an entry of tensors, and of numbers that stay as they are."""
         words = [*map(self.place, tensors), (tuple(map(int, numbers)), 0)]
-        self.calls.append(KernelCall(native.entry(name), words, self.step))
+        self.calls.append(KernelCall(name, words, self.step))
 
     def copied(self, x: Tensor, to: Tensor) -> Tensor:
         """Record a copy of x, broadcast and converted."""

@@ -1,13 +1,17 @@
 """Record slices, and updates of slices, at positions that are known at run time only.
 
 `run_slice` of `c/run.c` has the positions as arguments; all else is known when a step is recorded.
+`update_state` is such an update from Python.
 """
 
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
+from mlprogram.ops.tensor_transformation import write_slice
 from mlprogram.run.asked import NotNative
 from mlprogram.run.calls import Written
 from mlprogram.run.plan import Argument, Step
+from mlprogram.run.states import UNKNOWN, States
 import numpy as np
 import torch
 from torch import Tensor
@@ -74,3 +78,23 @@ def _axes(whole: Tensor, part: Tensor, known: dict[str, Any]) -> list[int]:
         numbers += [whole.shape[axis], whole.stride(axis) * whole.itemsize, step, bits]
         numbers += [size, stride * whole.itemsize]
     return numbers
+
+
+def update_state(states: States, name: str, update: Tensor, **view: Any) -> Tensor:
+    """`write_slice` to a state, which is returned."""
+    number, state = states._numbers[name], states[name]
+    known, number.value = number.value, UNKNOWN  # should it fail, nothing is known
+    part = write_slice(state, update, **view)
+    if known != UNKNOWN:
+        number.value = max(known, _reach(state, part))
+    return state
+
+
+def _reach(state: Tensor, part: Tensor) -> int:
+    """The slots of a state, whose memory has no gaps, up to the last one that a part of it has."""
+    sizes, strides = part.shape, part.stride()
+    if 0 in sizes:
+        return 0
+    last = part.storage_offset() + sum(map(mul, sizes, strides)) - sum(strides)
+    whole = state.shape
+    return last // whole[-1] % whole[-2] + 1

@@ -6,36 +6,73 @@ it is known that they hold zeros, it need not read them: a decode step with a sh
 otherwise read the whole cache.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 import ctypes
 from math import prod
 import mmap
-from operator import mul
-from typing import Any
+from typing import TYPE_CHECKING
 
-from mlprogram.ops.tensor_transformation import write_slice
+from mlprogram.package.description import converted
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 UNKNOWN = 2**63 - 1  # slots: more than there are
 
 
-class States(dict[str, Tensor]):
-    """Tensors by name. Of each it may be known how many of its slots, its last axis but one, were
-    written; all bytes of the others are zero. Compiled code reads and raises these numbers.
+class States(MutableMapping[str, "Tensor"]):
+    """Tensors by name, or arrays until torch asks for them. Of each it may be known how many of its
+    slots, its last axis but one, were written; all bytes of the others are zero. Compiled code
+    reads and raises these numbers.
 
     lent: whether others may write to the tensors too.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor]):
-        super().__init__(tensors)
-        self._numbers = {name: ctypes.c_int64(UNKNOWN) for name in tensors}
+    def __init__(self, values: "Mapping[str, Tensor | np.ndarray]"):
+        self._values = dict(values)
+        self._numbers = {name: ctypes.c_int64(UNKNOWN) for name in values}
         self.lent = False
 
-    def __setitem__(self, name: str, tensor: Tensor) -> None:
+    def __getitem__(self, name: str) -> "Tensor":
+        value = self._values[name]
+        if isinstance(value, np.ndarray):
+            import torch
+
+            value = self._values[name] = torch.from_numpy(value)
+        return value
+
+    def __setitem__(self, name: str, value: "Tensor | np.ndarray") -> None:
         self.forget(name)
-        super().__setitem__(name, tensor)
+        self._values[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name], self._numbers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __contains__(self, name: object) -> bool:  # which asks torch for nothing
+        return name in self._values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def array(self, name: str) -> np.ndarray:
+        """A state's memory as numpy has it."""
+        value = self._values[name]
+        return value if isinstance(value, np.ndarray) else value.numpy()
+
+    def described(self, name: str) -> tuple[str, tuple[int, ...]] | None:
+        """The dtype and the shape of a state; None of one that there is not."""
+        value = self._values.get(name)
+        return None if value is None else (str(value.dtype).split(".")[-1], tuple(value.shape))
+
+    def write(self, name: str, array: np.ndarray) -> None:
+        """Replace a state by a copy of an array of its shape, converted."""
+        self[name] = own = np.array(converted(array, self.array(name).dtype), order="C")
+        if own.ndim > 1:
+            self.note(name, slots_written(own))
 
     @property
     def written(self) -> dict[str, int]:
@@ -67,19 +104,18 @@ class States(dict[str, Tensor]):
     def clear_all(self) -> None:
         """Zeros everywhere. Where it is known how far a tensor was written, it keeps its memory and
         that much is written; another one gives way to a new one, as others may have it."""
-        for name, tensor in [*self.items()]:
+        for name in self:
             slots = self.slots(name)
             if slots is None:
-                self[name] = zero_state(tuple(tensor.shape), tensor.dtype)
+                self[name] = zero_state(self.array(name).shape, self.array(name).dtype)
                 self.note_zeros(name)
             else:
-                with torch.inference_mode():  # where the tensor may have been made
-                    tensor[..., :slots, :].zero_()
+                self.array(name)[..., :slots, :] = 0
                 self.note(name, 0)
 
     def note_zeros(self, name: str) -> None:
         """Note that a state holds zeros alone."""
-        if self[name].dim() > 1:
+        if self._values[name].ndim > 1:
             self.note(name, 0)
 
     def lend(self) -> "States":
@@ -90,38 +126,18 @@ class States(dict[str, Tensor]):
         return self
 
 
-def zero_state(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def zero_state(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Zeros, of which the system gives each page when it is first written: torch and numpy would
     write them all, or have some given two megabytes at a time."""
     size = prod(shape) * dtype.itemsize
     if size < mmap.PAGESIZE:
-        return torch.zeros(shape, dtype=dtype)
+        return np.zeros(shape, dtype)
     alone = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    return torch.frombuffer(mmap.mmap(-1, size, **alone), dtype=dtype).view(shape)
+    return np.frombuffer(mmap.mmap(-1, size, **alone), dtype).reshape(shape)
 
 
-def update_state(states: States, name: str, update: Tensor, **view: Any) -> Tensor:
-    """`write_slice` to a state, which is returned."""
-    number, state = states._numbers[name], states[name]
-    known, number.value = number.value, UNKNOWN  # should it fail, nothing is known
-    part = write_slice(state, update, **view)
-    if known != UNKNOWN:
-        number.value = max(known, _reach(state, part))
-    return state
-
-
-def _reach(state: Tensor, part: Tensor) -> int:
-    """The slots of a state, whose memory has no gaps, up to the last one that a part of it has."""
-    sizes, strides = part.shape, part.stride()
-    if 0 in sizes:
-        return 0
-    last = part.storage_offset() + sum(map(mul, sizes, strides)) - sum(strides)
-    whole = state.shape
-    return last // whole[-1] % whole[-2] + 1
-
-
-def slots_written(tensor: Tensor) -> int:
+def slots_written(array: np.ndarray) -> int:
     """The slots of a state up to the last one that has a byte other than zero."""
-    words = tensor.contiguous().numpy().view(f"u{tensor.itemsize}")
+    words = np.ascontiguousarray(array).view(f"u{array.itemsize}")
     found = np.flatnonzero(words.any(axis=(*range(words.ndim - 2), -1)))
     return int(found[-1]) + 1 if found.size else 0

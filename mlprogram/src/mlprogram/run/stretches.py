@@ -11,25 +11,24 @@ The step of a call that fails runs from Python, with those after it, and says wh
 """
 
 from bisect import insort
-from collections.abc import Callable, Collection, Mapping, Sequence
-import ctypes
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mlprogram.analysis.aliases import uses
 from mlprogram.kernels import native
-from mlprogram.kernels.native.threads import threads
 from mlprogram.run.asked import NotNative
 from mlprogram.run.calls import ConstantMemory, KernelCall, Region, Written
 from mlprogram.run.copies import change_in_place
 from mlprogram.run.lines import Line, Row, is_straight
 from mlprogram.run.plan import ExecutionPlan, Name, Step
-from mlprogram.run.record import Recorder
+from mlprogram.run.record import DTYPES, Recorder
 from mlprogram.run.states import States
+from mlprogram.run.table import ALIGNMENT, Table, View, numbers, read
+import numpy as np
 import torch
 from torch import Tensor
 
 SHORTEST = 2  # steps, and calls of compiled code: one alone takes less time from Python
-ALIGNMENT = 64
 
 
 #: Where what a call names lies: a base, and a place in it.
@@ -37,18 +36,15 @@ _Addresses = dict[Region | Written | None, tuple[int, int]]
 
 
 class _Draft(NamedTuple):
-    """What was recorded for one size, as numbers. A base is what an address is counted from: 0 is
-    none, 1 the arena, then what is given, known and made; the table itself; numbers of slots.
+    """What was recorded for one size, as numbers.
 
-    words: the table, with all that it points at behind it. shapes: dtypes and shapes of what is
-    given, known, and made. values: each value as a view (`_view`). contents: the whole numbers that
-    are known. unread: dtypes, shapes and contents of those that no call reads.
+    words: the table of calls, with all that it points at behind it. values: each value as a view.
+    unread: dtypes, shapes and contents of known whole numbers that no call reads.
     """
 
     words: list[int]
-    shapes: list[list[tuple]]
-    values: list[tuple]
-    contents: list
+    table: Table
+    values: list[View]
     unread: list[tuple]
 
 
@@ -60,7 +56,9 @@ class NativeStretch:
     are not what the program declares, from the first of its steps on or from a later one:
     `plain(first)(states, *values)`, of those that `needed` names. calls: how many of compiled code.
     arena: its bytes. held: those of the values in it. owners: what holds the memory of constants,
-    of which the table has only addresses.
+    of which the table has only addresses. memory: of each value made, what its memory is called and
+    how many bytes it has: the value or state that was given and whose part it is, with 0 bytes;
+    else one of the values made.
     """
 
     plain: Callable[[int], Callable[..., tuple]]
@@ -69,8 +67,10 @@ class NativeStretch:
         change_in_place(recorders, made)
         last = recorders[-1]
         self.steps, self.made = last.steps, made
-        named = (b for r in recorders for call in r.calls for b, _ in call.arguments)
+        self.calls = len(last.calls)
+        named = (b for call in last.calls for b, _ in call.arguments)
         self.owners = [*{b: b.owner for b in named if isinstance(b, ConstantMemory)}.values()]
+        self.names = [*last.values]
         bases = self._number(last)
         sizes = [
             max(b.bytes for b in same) for same in zip(*[r.regions for r in recorders], strict=True)
@@ -78,78 +78,93 @@ class NativeStretch:
         offsets, self.arena = _arranged(last.calls, bases, sizes)
         addresses: _Addresses = {b: (base, 0) for b, base in bases.items()}
         addresses |= {b: (1, offset) for b, offset in offsets.items()}
-        self.calls, self.held = len(last.calls), sum(sizes[b.index] for b in offsets)
-        self._step_at: dict[int, int] = {}  # place in the table -> which of the steps
+        self.held = sum(sizes[b.index] for b in offsets)
+        self.memory = self._memory_of_made(last, bases)
+        self.step_at: dict[int, int] = {}  # place in the table -> which of the steps
         ends = dict.fromkeys((recorders[0], last))  # one, where there is one size
         drafts = [self._draft(recorder, addresses) for recorder in ends]
-        self._words = Row(places, [d.words for d in drafts])
-        self._shapes = Line(places, [d.shapes for d in drafts])
-        self._values = Line(places, [d.values for d in drafts])
-        self._contents = Line(places, [d.contents for d in drafts])
-        self._unread = Line(places, [d.unread for d in drafts])
-        self._constants = {n: x for n, x in last.values.items() if last.region(x) is None}
-        self._names = [*last.values]
-        chosen = [[d.values[self._names.index(n)] for n in made] for d in drafts]
-        self._results = Line(places, chosen)
+        self.words = Row(places, [d.words for d in drafts])
+        self.tables = Line(places, [d.table for d in drafts])
+        self._rest = Line(places, [(d.values, d.unread) for d in drafts])
 
     def _number(self, recorder: Recorder) -> dict[Region | Written | None, int]:
         """Say which regions are given in each call, or made for what is read after it, and number
-        the bases. Those of whole numbers that no call reads count on from the table's: a call that
-        fails is given them then."""
+        the bases. Those that only views have, of whole numbers that no call reads and of constants,
+        count on from the table's: a call that fails is given them then."""
         regions = recorder.regions
         owners = [recorder.region(recorder.values[name]) for name in self.made]
         called = {b for call in recorder.calls for b, _ in call.arguments} | {*owners}
-        given = sorted((b for b in regions if b.name), key=lambda region: region.is_state)
+        given = [b for b in regions if b.name and not b.is_state]
+        states = [b for b in regions if b.is_state]
         known = [b for b in regions if b.is_known and b in called]
         unread = [b for b in regions if b.is_known and b not in called]
         new = [*dict.fromkeys(b for b in owners if b and not b.name and not b.is_known)]
-        self.given = [b.name for b in given if not b.is_state]
-        self.states = [b.name for b in given if b.is_state]
-        self._updated = recorder.updated
+        constants = {n: x for n, x in recorder.values.items() if recorder.region(x) is None}
+        self.given, self.states = [b.name for b in given], [b.name for b in states]
+        self._updated = [*recorder.updated]
         self._written = sorted({b.state for b in called if isinstance(b, Written)})
-        self._ordered = given, known, new, unread
-        self._table = 2 + len(given) + len(known) + len(new)
+        self._ordered = given, states, known, new, unread
+        self._table = 2 + len(given) + len(states) + len(known) + len(new)
+        self._constants = {name: self._table + i for i, name in enumerate(constants)}
+        self._stored = [whole(x) for x in constants.values()]
         bases: dict[Region | Written | None, int] = {None: 0}
-        bases |= {b: 2 + i for i, b in enumerate((*given, *known, *new, *unread))}
+        bases |= {b: 2 + i for i, b in enumerate((*given, *states, *known, *new))}
+        bases |= {b: self._table + len(constants) + i for i, b in enumerate(unread)}
         return bases | {Written(s): self._table + 1 + i for i, s in enumerate(self._written)}
+
+    def _memory_of_made(self, recorder: Recorder, bases: dict) -> dict[str, tuple[str, int]]:
+        given = ["", "", *self.given, *self.states]  # of a constant, and of the arena, none
+        owners = {base: (name, 0) for base, name in enumerate(given)}
+        memory = {}
+        for name in self.made:
+            region, _ = recorder.origin(x := recorder.values[name])
+            size = x.untyped_storage().nbytes()
+            memory[name] = owners.setdefault(bases[region], (f"memory of {name}", size))
+        return memory
 
     def _draft(self, recorder: Recorder, addresses: _Addresses) -> _Draft:
         words, tail = list[int](), list[int]()
         length = sum(2 + 2 * len(call.arguments) for call in recorder.calls)
         order = {id(step): i for i, step in enumerate(self.steps)}
+        self.constants: list[tuple[int, ConstantMemory, int]] = []  # place in the table, offset
+        self.entries: list[tuple[int, str]] = []
         for call in recorder.calls:
-            self._step_at[len(words)] = order[id(call.step)]
-            words += [call.entry, len(call.arguments)]
+            self.step_at[len(words)] = order[id(call.step)]
+            self.entries.append((len(words), call.entry))
+            words += [native.entry(call.entry), len(call.arguments)]
             for b, offset in call.arguments:
                 if isinstance(b, tuple):
                     words += [self._table, 8 * (length + len(tail))]
                     tail += b
+                elif isinstance(b, ConstantMemory):
+                    self.constants.append((len(words) + 1, b, offset))
+                    words += [0, b.address + offset]
                 else:
-                    base, begin = (0, b.address) if isinstance(b, ConstantMemory) else addresses[b]
+                    base, begin = addresses[b]
                     words += [base, begin + offset]
-        self._length = length
-        regions = [[recorder.regions[b.index].tensor for b in some] for some in self._ordered]
-        shapes = [[(x.dtype, x.shape) for x in some] for some in regions[:3]]
-        unread = [(x.dtype, x.shape, x.tolist()) for x in regions[3]]
-        values = []
-        for x in recorder.values.values():
-            b, at = recorder.origin(x)
-            base, begin = addresses.get(b, (1, 0))
-            values.append(_view(x, at, base, begin))
-        contents = [x.tolist() for x in regions[1]]
-        return _Draft(words + tail, shapes, values, contents, unread)
+        regions = [[recorder.regions[b.index] for b in some] for some in self._ordered]
+        given, states, known, new, unread = [
+            [(b.name, *_described(b.tensor), b.tensor) for b in some] for some in regions
+        ]
+        values = {name: self._view(recorder, name, addresses) for name in recorder.values}
+        table = Table(
+            length, self.arena,
+            [(name, dtype, shape) for name, dtype, shape, _ in given],
+            [(name, dtype, shape) for name, dtype, shape, _ in states],
+            [(dtype, shape, x.tolist()) for _, dtype, shape, x in known],
+            [(dtype, shape) for _, dtype, shape, _ in new],
+            self._written, self._updated, [values[name] for name in self.made],
+        )  # fmt: skip
+        rest = [(dtype, shape, x.tolist()) for _, dtype, shape, x in unread]
+        return _Draft(words + tail, table, [*values.values()], rest)
 
-    @property
-    def memory(self) -> dict[str, tuple[str, int]]:
-        """Of each value made, what its memory is called and how many bytes it has: the value or
-        state that was given and whose part it is, with 0 bytes; else one of the values made."""
-        given = ["", "", *self.given, *self.states]  # of a constant, and of the arena, none
-        owners = {base: (name, 0) for base, name in enumerate(given)}
-        views = zip(self.made, self._results.at(0), strict=True)
-        return {
-            name: owners.setdefault(base, (f"memory of {name}", size))
-            for name, (base, _, size, *_) in views
-        }
+    def _view(self, recorder: Recorder, name: str, addresses: _Addresses) -> View:
+        """Where a value is."""
+        region, at = recorder.origin(x := recorder.values[name])
+        constant = self._constants.get(name, 0), 0
+        base, begin = constant if region is None else addresses.get(region, (1, 0))
+        steps = tuple(step * x.itemsize for step in x.stride())
+        return base, begin + at, *_described(x), steps
 
     def needed(self, first: int) -> list[str]:
         """The values that steps from this one on read, or that are made before it: not what an
@@ -158,66 +173,46 @@ class NativeStretch:
             return self.given
         inside = {name for step in self.steps[first:] for name in step.results}
         taken = [v for s in self.steps[first:] for a in s.arguments for v in a.values]
-        read = [v.name for v in taken if isinstance(v, Name) and v.name in self._names]
+        read = [v.name for v in taken if isinstance(v, Name) and v.name in self.names]
         return [n for n in dict.fromkeys([*read, *self.made]) if n not in inside]
 
     def __call__(self, size: int, states: States, *given: Tensor) -> tuple:
-        held = [states[name] for name in self.states]
-        tensors, (fits, known, new) = [*given, *held], self._shapes.at(size)
-        for x, (dtype, shape) in zip(tensors, fits, strict=True):
-            if x.dtype != dtype or x.shape != shape:
-                return self.plain(0)(states, *given)
-        if not all(x.is_contiguous() for x in held):
+        table = Table._make(self.tables.at(size))
+        if any(x.dtype not in DTYPES for x in given):
             return self.plain(0)(states, *given)
-        tensors[: len(given)] = [x.contiguous() for x in given]
-        if known:
-            contents = zip(self._contents.at(size), known, strict=True)
-            tensors += [_numbers(dtype, shape, n) for n, (dtype, shape) in contents]
-        tensors += [torch.empty(shape, dtype=dtype) for dtype, shape in new]
-        arena, words = torch.empty(self.arena, dtype=torch.uint8), self._words.at(size)
-        bases = [0, arena.data_ptr(), *[x.data_ptr() for x in tensors], words.data_ptr()]
-        bases += [states.address(name) for name in self._written]
-        array = (ctypes.c_int64 * len(bases))(*bases)
-        for name in self._updated:
-            states.forget(name)
-        failed = native.run_steps(words.data_ptr(), self._length, array, threads())
-        memory = [arena, *tensors]
+        done = table.run(self.words.at(size), states, [x.numpy() for x in given])
+        if done is None:
+            return self.plain(0)(states, *given)
+        failed, memory = done
         if failed >= 0:
-            first = self._step_at[failed]
-            memory += [_numbers(dtype, shape, n) for dtype, shape, n in self._unread.at(size)]
-            views = dict(zip(self._names, self._values.at(size), strict=True))
-            needed = self.needed(first)
-            found = self._read(needed, [views[name] for name in needed], memory)
-            return self.plain(first)(states, *found)
-        return tuple(self._read(self.made, self._results.at(size), memory))
+            return self.resumed(size, failed, states, memory)
+        return self._read(table.made, memory)
 
-    def _read(self, names: list[str], views: Sequence, memory: list[Tensor]) -> list[Tensor]:
-        """These values. memory: the arena, and what the bases from 2 on are."""
-        pairs = zip(names, views, strict=True)
-        return [_read(view, memory, self._constants.get(name)) for name, view in pairs]
+    def resumed(
+        self, size: int, failed: int, states: States, memory: list[np.ndarray]
+    ) -> tuple:
+        """The values made, from the step on of which a call failed. memory: see `Table.run`."""
+        first = self.step_at[failed]
+        values, unread = self._rest.at(size)
+        views = dict(zip(self.names, values, strict=True))
+        needed = [views[name] for name in self.needed(first)]
+        return self.plain(first)(states, *self._read(needed, memory, unread))
 
-
-def _numbers(dtype: torch.dtype, shape: Sequence[int], contents: object) -> Tensor:
-    return torch.tensor(contents, dtype=dtype).view(shape)
-
-
-def _view(x: Tensor, at: int, base: int, start: int) -> tuple:
-    """Where a value is: `at` bytes from the begin of a base, of which the arena has it from `start`
-    on; base 0 is a constant's own memory."""
-    size = x.untyped_storage().nbytes()
-    return base, start, size, x.dtype, x.shape, x.stride(), at // x.itemsize
+    def _read(
+        self, views: Iterable[View], memory: list[np.ndarray], unread: Iterable[tuple] = ()
+    ) -> tuple[Tensor, ...]:
+        """Values as tensors. memory: see `Table.run`."""
+        memory = [*memory, *self._stored, *[numbers(*each) for each in unread]]
+        return tuple([torch.from_numpy(read(view, memory)) for view in views])
 
 
-def _read(view: tuple, memory: list[Tensor], constant: Tensor | None) -> Tensor:
-    base, start, size, dtype, shape, strides, offset = view
-    if constant is not None:
-        return constant.as_strided(shape, strides, offset)
-    whole = memory[base - 1]
-    if base == 1:
-        whole = whole[start : start + size].view(dtype)
-    elif whole.shape == shape and whole.stride() == strides:
-        return whole
-    return whole.as_strided(shape, strides, whole.storage_offset() + offset)
+def _described(x: Tensor) -> tuple[str, tuple[int, ...]]:
+    return DTYPES[x.dtype], tuple(x.shape)
+
+
+def whole(x: Tensor) -> np.ndarray:
+    """The bytes of all memory that a tensor is a part of."""
+    return torch.empty(0, dtype=torch.uint8).set_(x.untyped_storage()).numpy()
 
 
 def _arranged(

@@ -13,12 +13,23 @@ from functools import cache
 import sys
 import threading
 
-from mlprogram.kernels.native.library import load
-from mlprogram.kernels.native.threads import threads
+from mlprogram.kernels.compiled import SIGNATURES, Pointer, entry, library
+from mlprogram.kernels.threads import threads
 import torch
 from torch import Tensor
 
-__all__ = ["KINDS", "TYPES", "Weight", "available", "instruction_set", "kernel", "status"]
+__all__ = [
+    "KINDS",
+    "SIGNATURES",
+    "TYPES",
+    "Pointer",
+    "Weight",
+    "available",
+    "entry",
+    "instruction_set",
+    "kernel",
+    "status",
+]
 
 EXPANDED = 1 << 18  # weights in float32 at a time, for torch to multiply with
 
@@ -35,39 +46,6 @@ TYPES = {
         )
     )
 }  # fmt: skip
-
-
-class Pointer:
-    """An argument that is a pointer. Kernels are called with what owns the memory and never with an
-    address alone, so that whoever records a call knows what has to live as long as the record."""
-
-    @staticmethod
-    def from_param(owner: "Tensor | tuple[Tensor | None, ...] | Numbers | Weight | None"):
-        if isinstance(owner, Tensor):
-            return ctypes.c_void_p(owner.data_ptr())
-        if isinstance(owner, tuple):
-            pointers = [None if x is None else x.data_ptr() for x in owner]
-            return (ctypes.c_void_p * len(pointers))(*pointers)
-        return None if owner is None else owner._as_parameter_
-
-
-_P, _N, _FLAG, _REAL = Pointer, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
-SIGNATURES = {
-    "matvec": (_P, _P, _P, _FLAG),
-    "matmat": (_P, _P, _P, _N, _FLAG),
-    "expand": (_P, _P, _N, _N),
-    "expand_activations": (_P, _P, _P, _N),
-    "batch_matmul": (_P, _P, _P, _N, _N, _N, _N, _FLAG, _FLAG),
-    "einsum": (_P, _P, _P, *[_N] * 9, _FLAG, _FLAG),
-    "softmax": (_P, _P, _N, _N, _N, _FLAG),
-    "layer_norm": (_P, _P, _P, _P, _N, _N, _N, _REAL, _FLAG),
-    "rms_norm": (_P, _P, _P, _N, _N, _N, _REAL, _REAL, _FLAG, _FLAG, _FLAG),
-    "rotary": (_P, _P, _P, _P, _N, _N, _N, _FLAG, _FLAG, _FLAG),
-    "activation": (_P, _P, _N, _FLAG, _FLAG, _FLAG),
-    "gather": (_P, _P, _P, _N, _N, _N, _N, _FLAG, _FLAG),
-    "gated": (_P, _P, _P, _N, _FLAG, _FLAG),
-    "attention": (_P, _P, _P, _P, _P, _P, _FLAG),
-}
 
 
 class _Matrix(ctypes.Structure):
@@ -89,15 +67,15 @@ class _Matrix(ctypes.Structure):
 
 def available() -> bool:
     """Whether the compiled products can be used here."""
-    return _library()[0] is not None
+    return library()[0] is not None
 
 
 def status() -> tuple[bool, str]:
     """Whether there are compiled kernels, and a text: for which instructions, how they were
     compiled, and what torch still does; or why there are none.
     """
-    library, reason = _library()
-    if library is None:
+    found, reason = library()
+    if found is None:
         return False, reason
     rest = "; torch multiplies several tokens, faster" if several_by_torch() else ""
     return True, f"{instruction_set()}, {reason}{rest}"
@@ -105,8 +83,8 @@ def status() -> tuple[bool, str]:
 
 def instruction_set() -> str | None:
     """The instructions that the kernels use, "AVX-512", "AVX2", "NEON" or "plain"; or None."""
-    library = _library()[0]
-    return None if library is None else library.instruction_set().decode()
+    found = library()[0]
+    return None if found is None else found.instruction_set().decode()
 
 
 @cache
@@ -155,43 +133,13 @@ recording = _Recording()
 def kernel(name: str) -> Callable:
     """A compiled function by its name in C, which raises MemoryError if it runs out of memory, and
     returns 0, or 1 for what it leaves to torch."""
-    function = getattr(_library()[0], name)
+    function = getattr(library()[0], name)
 
     def call(*arguments) -> int:
         record = recording.to
         return function(*arguments) if record is None else record(name, arguments)
 
     return call
-
-
-def entry(name: str) -> int:
-    """The address of a kernel's entry in run.c, for tables of steps."""
-    address = ctypes.cast(getattr(_library()[0], f"run_{name}"), ctypes.c_void_p).value
-    return address or 0
-
-
-def run_steps(*arguments) -> int:
-    """`run_steps` of run.c: table, its words, bases, threads -> the place of a failure, or -1."""
-    return _library()[0].run_steps(*arguments)  # type: ignore[union-attr]
-
-
-def _check(failed: int, *_) -> int:
-    if failed < 0:
-        raise MemoryError("no memory for what a compiled op sums up")
-    return failed
-
-
-@cache
-def _library() -> tuple[ctypes.CDLL | None, str]:
-    library, reason = load([*SIGNATURES, "instruction_set", "run_steps"])
-    if library:
-        library.instruction_set.restype = ctypes.c_char_p
-        library.run_steps.argtypes = (ctypes.c_void_p, _N, ctypes.c_void_p, _FLAG)
-        library.run_steps.restype = _N
-    for name, argtypes in SIGNATURES.items() if library else ():
-        function = getattr(library, name)
-        function.argtypes, function.errcheck = argtypes, _check
-    return library, reason
 
 
 class Weight:
@@ -222,7 +170,7 @@ class Weight:
             table = (table if block and half_weights else table.float()).contiguous()
         self._keep = (data.contiguous(), table, bias)  # the struct has only their addresses
         stored, of_table, of_bias = (None if t is None else t.data_ptr() for t in self._keep)
-        self._matrix = _Matrix(
+        self.matrix = _Matrix(
             weight=stored,
             table=of_table,
             bias=of_bias,
@@ -234,7 +182,7 @@ class Weight:
             half_weights=half_weights,
             block=block,
         )
-        self.address = ctypes.addressof(self._matrix)
+        self.address = ctypes.addressof(self.matrix)
         self._as_parameter_ = ctypes.c_void_p(self.address)
         self._matvec, self._matmat = kernel("matvec"), kernel("matmat")
         self._expand = kernel("expand")

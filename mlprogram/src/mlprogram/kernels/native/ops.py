@@ -11,7 +11,7 @@ from enum import IntEnum
 from math import prod
 
 from mlprogram.kernels.native import TYPES, Numbers, kernel
-from mlprogram.kernels.native.threads import threads
+from mlprogram.kernels.threads import threads
 import torch
 from torch import Tensor
 

@@ -14,7 +14,6 @@ that file the inputs are described by model.mil, which knows neither images nor 
 from pathlib import Path
 import struct
 
-from google.protobuf.message import DecodeError
 from mlprogram.errors import InvalidPackage
 from mlprogram.package.compiled.reader import OPSETS, read_text
 from mlprogram.package.compiled.writer import write_text
@@ -73,6 +72,8 @@ def read_compiled(folder: Path, path: Path, part: str = "", depth: int = 0):
 def _read_data(file: Path, model, what: str) -> int:
     """Read `coremldata.bin` into the description; returns the type of model."""
     data = read_file(file, MAX_DATA)
+    from google.protobuf.message import DecodeError
+
     try:
         kind, length = START.unpack_from(data)
         if kind not in (PROGRAM, PIPELINE):

@@ -44,8 +44,9 @@ def validate(function: "Function", where: str) -> None:
     for name, type_ in (function.inputs | function.states).items():
         if type_.kind not in ("tensor", "state") or type_.dtype in (*SUB_BYTE, "string"):
             raise InvalidPackage(f"{where}: input {name!r} is a {type_.kind} of {type_.dtype}")
-        if type_.kind == "state" and None in type_.shape:
-            raise InvalidPackage(f"{where}: state {name!r} has no fixed size")
+        if type_.kind == "state" and (None in type_.shape or type_.dtype == "bf16"):
+            what = "is of bf16" if type_.dtype == "bf16" else "has no fixed size"
+            raise InvalidPackage(f"{where}: state {name!r} {what}")
     _Scope(function, where).check_block(function.block, frozenset(function.inputs))
 
 
@@ -155,33 +156,39 @@ class _Scope:
 def check_memory(function: "Function", lift: bool) -> None:
     """Refuse a function that needs more memory than this process has, before allocating anything.
 
-    Inputs, states and constants together, and each declared value, have to fit. lift: half
-    precision takes four bytes. A flexible size counts as 1, and the sum of intermediate values is
-    not bounded, since most are views or freed soon. An op that makes more than it declares fails in
-    the allocator: see `run/failures.py`.
+    The sum of intermediate values is not bounded, since most are views or freed soon. An op that
+    makes more than it declares fails in the allocator: see `run/failures.py`.
     """
     limit = memory_bytes() or inf
-
-    def refuse(size: int, what: str) -> InvalidPackage:
-        return InvalidPackage(
+    size, what = needed_memory(function, lift)
+    if size > limit:
+        raise InvalidPackage(
             f"function {function.name!r}: {what} would take {size / GIB:,.1f} GiB, more than "
             f"the {limit / GIB:,.1f} GiB of memory here"
         )
+
+
+def needed_memory(function: "Function", lift: bool) -> tuple[int, str]:
+    """The bytes that have to fit, and what takes them: inputs, states and constants together, or a
+    declared value.
+
+    lift: half precision takes four bytes. A flexible size counts as 1.
+    """
 
     def size(type_) -> int:
         return type_.nbytes * (2 if lift and type_.dtype == "fp16" else 1)
 
     held = sum(size(type_) for type_ in (*function.inputs.values(), *function.states.values()))
+    largest, what = 0, ""
     blobs = set()
     for operation in function.operations():
         for name, type_ in operation.outputs:
-            if (own := size(type_)) > limit:
-                raise refuse(own, f"value {name!r} {type_} of op {operation.type!r}")
+            if (own := size(type_)) > largest:
+                largest, what = own, f"value {name!r} {type_} of op {operation.type!r}"
             held += own if operation.type.startswith("constexpr_") else 0
         for items in operation.inputs.values():
             for item in items:
                 if isinstance(item, Constant) and (item.blob, item.type) not in blobs:
                     held += size(item.type)
                     blobs.add((item.blob or id(item), item.type))
-    if held > limit:
-        raise refuse(held, "its inputs, states and constants")
+    return max((held, "its inputs, states and constants"), (largest, what))

@@ -8,7 +8,7 @@ library stays in a temporary folder, which is removed as soon as it is loaded, a
 logged.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 import ctypes
 from dataclasses import dataclass
 import errno
@@ -20,15 +20,14 @@ from pathlib import Path
 import re
 import shlex
 import shutil
-import stat
 import subprocess
 import tempfile
 
+from mlprogram import sealed
 from mlprogram.errors import InvalidInput, MLProgramError
 from mlprogram.files import sha256
-from mlprogram.machine import cache_folder
 
-SOURCES = sorted(Path(__file__).with_name("c").glob("*.[ch]"))
+SOURCES = sorted(Path(__file__).with_name("native").glob("c/*.[ch]"))
 FLAGS = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-pthread")
 
 LIBRARIES = ("-lm",)  # which a linker wants after the files that use them
@@ -133,7 +132,7 @@ def _obtain(build: _Build, functions: Collection[str]) -> tuple[ctypes.CDLL, str
     """
     folder, reason = None, ""
     try:
-        folder = _private_folder()
+        folder = sealed.private_folder()
         if (kept := _kept(folder, build, functions)) is not None:
             return kept, ""
     except (OSError, MLProgramError) as error:
@@ -168,20 +167,6 @@ def _copied(made: Path, folder: Path) -> Path:
         return copy.replace(folder / made.name)  # another process may have made it meanwhile
 
 
-def _private_folder() -> Path:
-    """The cache's folder of libraries; raises OSError if others may write to it."""
-    folder = cache_folder() / "kernels"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_users_alone(folder.lstat(), stat.S_ISDIR):
-        raise PermissionError(f"others may write {folder}, or it is theirs")
-    return folder
-
-
-def _is_users_alone(info: os.stat_result, kind: Callable[[int], bool]) -> bool:
-    """Whether a file is of this kind, belongs to the user, and is writable by nobody else."""
-    return kind(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
-
-
 def _kept(folder: Path, build: _Build, functions: Collection[str]) -> ctypes.CDLL | None:
     """Load the library that a folder has, if it is valid; one that is not is deleted."""
     for path in sorted(folder.glob(f"{build.key}-*.so")):
@@ -194,15 +179,7 @@ def _kept(folder: Path, build: _Build, functions: Collection[str]) -> ctypes.CDL
 
 def _loaded(path: Path, functions: Collection[str]) -> ctypes.CDLL | None:
     """Load the library at a path if it is valid, private and has the functions; else None."""
-    try:  # no link is followed, and no pipe waited for
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    with open(descriptor, "rb", closefd=False) as file:
-        sound = _is_users_alone(os.fstat(descriptor), stat.S_ISREG)
-        sound = sound and path.stem.endswith(hashlib.file_digest(file, "sha256").hexdigest())
-    if not sound:
-        os.close(descriptor)
+    if (descriptor := sealed.opened(path)) is None:
         return None
     # What was checked is loaded, whatever the path leads to by now. The descriptor stays open: the
     # loader goes by names, and would take the next file of this number for the same library.
@@ -212,4 +189,5 @@ def _loaded(path: Path, functions: Collection[str]) -> ctypes.CDLL | None:
     except OSError:
         os.close(descriptor)
         return None
+    library.made_of = path.stem  # type: ignore[attr-defined]
     return library if all(hasattr(library, name) for name in functions) else None

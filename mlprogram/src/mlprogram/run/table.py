@@ -1,0 +1,96 @@
+"""A stretch of steps as data: what a table of calls of compiled code is given in each call.
+
+`stretches.py` makes it of steps, and `kept.py` keeps it in a file. Torch is not imported: memory is
+arrays of numpy's, to which torch may have tensors.
+"""
+
+from collections.abc import Iterable, Sequence
+import ctypes
+from math import prod
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from mlprogram.kernels import compiled
+from mlprogram.kernels.threads import threads
+import numpy as np
+
+if TYPE_CHECKING:
+    from mlprogram.run.states import States
+
+ALIGNMENT = 64  # bytes
+
+#: The base of a value, where it begins there, dtype (numpy's `str`), shape, and steps in bytes.
+View = tuple[int, int, str, tuple[int, ...], tuple[int, ...]]
+
+
+class Table(NamedTuple):
+    """What the calls of a stretch are given, for one size.
+
+    An address is counted from a base: 0 is none, 1 the arena, then each of what is given, of the
+    states, of the whole numbers that are known, and of what is new; the table of calls; and the
+    number of slots of each state of `written`.
+
+    length: words of the calls, behind which lie numbers that they point at. arena: its bytes.
+    given, states: names, dtypes and shapes. known: dtypes, shapes and contents. new: dtypes and
+    shapes. updated: states that are written at known positions. made: the values that are read
+    later.
+    """
+
+    length: int
+    arena: int
+    given: Sequence[tuple[str, str, tuple[int, ...]]]
+    states: Sequence[tuple[str, str, tuple[int, ...]]]
+    known: Sequence[tuple[str, tuple[int, ...], int | list]]
+    new: Sequence[tuple[str, tuple[int, ...]]]
+    written: Sequence[str]
+    updated: Sequence[str]
+    made: Sequence[View]
+
+    def run(
+        self, words: np.ndarray, states: "States", given: Iterable[np.ndarray]
+    ) -> tuple[int, list[np.ndarray]] | None:
+        """Run the calls. Returns the place of the one that failed, or -1, and the memory from base
+        1 on; None, and nothing was run, for arrays or states that are not of these shapes."""
+        held = [states.array(name) for name, *_ in self.states]
+        memory = [*given, *held]
+        for x, (_, dtype, shape) in zip(memory, (*self.given, *self.states), strict=True):
+            if x.dtype.str != dtype or x.shape != shape:
+                return None
+        if not all(x.flags.c_contiguous for x in held):
+            return None
+        memory[: -len(held) or None] = map(np.ascontiguousarray, memory[: -len(held) or None])
+        memory = [new("|u1", (self.arena,)), *memory]
+        memory += [numbers(*known) for known in self.known]
+        memory += [new(dtype, shape) for dtype, shape in self.new]
+        bases = [0, *[x.ctypes.data for x in memory], words.ctypes.data]
+        bases += [states.address(name) for name in self.written]
+        array = (ctypes.c_int64 * len(bases))(*bases)
+        for name in self.updated:
+            states.forget(name)
+        return compiled.run_steps(words.ctypes.data, self.length, array, threads()), memory
+
+
+def new(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Memory that nobody has filled, at a place that vectors do not straddle."""
+    size = prod(shape) * np.dtype(dtype).itemsize
+    if (torch := sys.modules.get("torch")) is not None:
+        array = torch.empty(size, dtype=torch.uint8).numpy()
+    else:
+        array = np.empty(size + ALIGNMENT, np.uint8)
+        begin = -array.ctypes.data % ALIGNMENT
+        array = array[begin : begin + size]
+    return array.view(dtype).reshape(shape)
+
+
+def numbers(dtype: str, shape: tuple[int, ...], contents: object) -> np.ndarray:
+    """Whole numbers that are known, anew: a call may be given their memory to write to."""
+    return np.array(contents, dtype).reshape(shape)
+
+
+def read(view: View, memory: Sequence[np.ndarray]) -> np.ndarray:
+    """A value. memory: from base 1 on."""
+    base, begin, dtype, shape, steps = view
+    whole = memory[base - 1]
+    if whole.dtype.str == dtype and whole.shape == shape and whole.strides == steps:
+        return whole
+    return np.ndarray(shape, dtype, whole, begin, steps)
