@@ -67,12 +67,17 @@ class KeptPlan:
     image: np.ndarray
     blobs: list[BlobFile]
 
-    def run(self, arrays: Iterable[np.ndarray], states: "States") -> dict | Failed | None:
-        """The outputs by name; None, and nothing was run, where states lie in memory otherwise."""
+    def run(
+        self, arrays: Iterable[np.ndarray], states: "States", used: int
+    ) -> dict | Failed | None:
+        """The outputs by name; None, and nothing was run, where states lie in memory otherwise.
+
+        used: see `Table.run`.
+        """
         given = dict(zip(self.inputs, arrays, strict=True))
         found = [given[name] for name, *_ in self.table.given]
         aligned = [x if x.flags.aligned else x.copy() for x in found]
-        done = self.table.run(self.image.view(np.int64), states, aligned)
+        done = self.table.run(self.image.view(np.int64), states, aligned, used)
         if done is None or done[0] >= 0:
             return done and Failed(*done)
         made = [read(view, done[1]) for view in self.table.made]

@@ -40,13 +40,15 @@ def compiled(program: "MLProgram") -> Compiled:
     return found
 
 
-def run(program: "MLProgram", arrays: list[np.ndarray], states: States) -> dict[str, Any]:
-    """The outputs by name, as arrays, or as a classifier gives them."""
+def run(
+    program: "MLProgram", arrays: list[np.ndarray], states: States, used: int
+) -> dict[str, Any]:
+    """The outputs by name, as arrays, or as a classifier gives them. used: see `Table.run`."""
     with torch.inference_mode(), torch_threads(light=False):
         tensors = _tensors(program, arrays)
         with _told(program, tensors, states), torch_threads(program.plan.light):
             with program.plan.failures.explained():
-                results = program.compiled.run(tensors, states)
+                results = program.compiled.run(tensors, states, used)
             return _checked(program, results)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mlprogram.run.states import States
 
 ALIGNMENT = 64  # bytes
+CLOSED = -30000  # in a mask, and what is less: `CLOSED` of slots.h
 
 #: The base of a value, where it begins there, dtype (numpy's `str`), shape, and steps in bytes.
 View = tuple[int, int, str, tuple[int, ...], tuple[int, ...]]
@@ -27,13 +28,14 @@ class Table(NamedTuple):
     """What the calls of a stretch are given, for one size.
 
     An address is counted from a base: 0 is none, 1 the arena, then each of what is given, of the
-    states, of the whole numbers that are known, and of what is new; the table of calls; and the
-    number of slots of each state of `written`.
+    states, of the whole numbers that are known, and of what is new; the table of calls; the number
+    of slots of each state of `written`; and how many columns are used.
 
     length: words of the calls, behind which lie numbers that they point at. arena: its bytes.
     given, states: names, dtypes and shapes. known: dtypes, shapes and contents. new: dtypes and
     shapes. updated: states that are written at known positions. made: the values that are read
-    later.
+    later. columns: of which the first may be used alone, or 0; masks: which of what is given hide
+    them, and how many slots come before theirs (`columns.py`).
     """
 
     length: int
@@ -45,12 +47,17 @@ class Table(NamedTuple):
     written: Sequence[str]
     updated: Sequence[str]
     made: Sequence[View]
+    columns: int = 0
+    masks: Sequence[tuple[int, int]] = ()
 
     def run(
-        self, words: np.ndarray, states: "States", given: Iterable[np.ndarray]
+        self, words: np.ndarray, states: "States", given: Iterable[np.ndarray], used: int = 0
     ) -> tuple[int, list[np.ndarray]] | None:
         """Run the calls. Returns the place of the one that failed, or -1, and the memory from base
-        1 on; None, and nothing was run, for arrays or states that are not of these shapes."""
+        1 on; None, and nothing was run, for arrays or states that are not of these shapes.
+
+        used: the first columns, which are all that is read of those of the results, or 0 for all.
+        """
         held = [states.array(name) for name, *_ in self.states]
         memory = [*given, *held]
         for x, (_, dtype, shape) in zip(memory, (*self.given, *self.states), strict=True):
@@ -63,11 +70,22 @@ class Table(NamedTuple):
         memory += [numbers(*known) for known in self.known]
         memory += [new(dtype, shape) for dtype, shape in self.new]
         bases = [0, *[x.ctypes.data for x in memory], words.ctypes.data]
-        bases += [states.address(name) for name in self.written]
+        bases += [*(states.address(name) for name in self.written), self._used(used, memory)]
         array = (ctypes.c_int64 * len(bases))(*bases)
         for name in self.updated:
             states.forget(name)
         return compiled.run_steps(words.ctypes.data, self.length, array, threads()), memory
+
+
+    def _used(self, used: int, memory: list[np.ndarray]) -> int:
+        """How many columns are computed; 0 for all, as where a mask shows others to those used."""
+        if not 0 < used < self.columns:
+            return 0
+        hidden = (
+            memory[1 + i].reshape(self.columns, -1)[:used, slots + used :]
+            for i, slots in self.masks
+        )
+        return used if all((x <= CLOSED).all() for x in hidden) else 0
 
 
 def new(dtype: str, shape: tuple[int, ...]) -> np.ndarray:

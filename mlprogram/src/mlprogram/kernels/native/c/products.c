@@ -84,7 +84,7 @@ typedef struct {
     const Matrix *matrix;
     const float *x; /* several tokens are padded to `stride` of them */
     void *result;
-    int64_t tokens, stride;
+    int64_t tokens, stride, apart; /* apart: values from one row of the result to the next */
 } Product;
 
 /* Rows r, r + apart, .. of STREAMS, times x. Palettes are read anew where another group begins. */
@@ -159,7 +159,7 @@ int matvec(const Matrix *m, const void *x, void *y, int32_t threads)
         ordered = wide + m->columns;
         for (int64_t c = 0; c < m->columns; c++) ordered[place(m, c)] = wide[c];
     }
-    Product p = {m, ordered, y, 1, 1};
+    Product p = {m, ordered, y, 1, 1, 1};
     int64_t part = PART / STREAMS / (m->columns * BITS[m->kind] / 8) + 1;
     share(some_rows, &p, m->rows - m->rows / STREAMS * (STREAMS - 1), ROUND_UP(part, CHUNK), threads);
     free(wide);
@@ -322,8 +322,11 @@ static void block(const Product *p, int64_t first, int64_t end, int64_t t)
     }
     for (int64_t r = first; r < end; r++) {
         float *sums = y + (r - first) * width;
+        char *to = (char *)p->result + (r * p->apart + t) * size;
+        int64_t end = t + SPAN < p->tokens ? t + tokens : p->apart;
         adjust(m, r, tokens, sums);
-        narrow(sums, tokens, (char *)p->result + (r * p->tokens + t) * size, m->half_activations);
+        narrow(sums, tokens, to, m->half_activations);
+        memset(to + tokens * size, 0, (end - t - tokens) * size);
     }
 }
 
@@ -346,12 +349,14 @@ static void lay_out(const Matrix *m, const void *x, int64_t tokens, int64_t t, i
               out + place(m, c) * stride, stride);
 }
 
-/* x (C, T) -> y (R, T). Returns 0, or -1 where there is no memory. */
-int matmat(const Matrix *m, const void *x, void *y, int64_t tokens, int32_t threads)
+/* x (C, T) -> y (R, T). used: the tokens whose results are wanted, or 0 for all; those of others may
+ * be zeros. Returns 0, or -1 where there is no memory. */
+int matmat(const Matrix *m, const void *x, void *y, int64_t T, int64_t used, int32_t threads)
 {
-    int64_t few = tokens <= FEW, tiles = (m->rows + ROWS - 1) / ROWS;
+    int64_t few = T <= FEW, tiles = (m->rows + ROWS - 1) / ROWS;
+    int64_t tokens = few || !used ? T : used;
     int64_t stride = ROUND_UP(few ? m->columns : tokens, LANES);
-    int as_it_is = !few && tokens <= SPAN && stride == tokens && m->kind != PALETTE16 &&
+    int as_it_is = !few && tokens == T && T <= SPAN && stride == T && m->kind != PALETTE16 &&
                    !m->half_activations;
     int64_t lines = few ? 2 * tokens : m->columns;
     int64_t bytes = ROUND_UP(lines * stride * (int64_t)sizeof(float), LINE);
@@ -360,9 +365,9 @@ int matmat(const Matrix *m, const void *x, void *y, int64_t tokens, int32_t thre
     if (few) turn(m, x, wide, tokens, stride);
     for (int64_t t = 0; wide && !few && t < tokens; t += SPAN) {
         int64_t n = MIN(SPAN, tokens - t);
-        lay_out(m, x, tokens, t, n, wide + t * m->columns, ROUND_UP(n, LANES));
+        lay_out(m, x, T, t, n, wide + t * m->columns, ROUND_UP(n, LANES));
     }
-    Product p = {m, as_it_is ? x : wide, y, tokens, stride};
+    Product p = {m, as_it_is ? x : wide, y, tokens, stride, T};
     share(few ? some_dots : some_tiles, &p, tiles, TILES, threads);
     free(wide);
     return 0;
