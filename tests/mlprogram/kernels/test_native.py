@@ -108,6 +108,24 @@ def test_every_product_with_a_scale_is_rounded_as_half_precision_is(form, sign):
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("form", FORMS)
+def test_columns_in_use_are_the_same_without_the_others(form, dtype):
+    """To the bit, and whatever those hold; of them come zeros, and no byte beyond."""
+    data, table, _ = make(form, 50, 160)
+    weight = native.Weight(data, dtype, table, torch.arange(50.0), BLOCK[form])
+    for tokens, used in [(24, 1), (64, 8), (64, 13), (64, 63), (70, 64), (130, 70), (7, 3)]:
+        x = torch.randn(160, tokens).to(dtype)
+        whole = weight.channels_first(x[None, :, None])[0, :, 0]
+        x[:, used:] = torch.nan
+        room = torch.full((51, tokens), 7.0).to(dtype)
+        weight._matmat(weight, x, room, tokens, used, 2)
+        assert torch.equal(room[:50, :used], whole[:, :used])
+        assert tokens == 7 or not room[:50, used:].any()  # so few are all computed
+        assert (room[50] == 7).all()
+
+
+@needs_compiler
 @pytest.mark.parametrize("form", FORMS)
 def test_torch_multiplies_expanded_rows(form, monkeypatch):
     """As where it does so faster than the kernels; and in more than one go."""
