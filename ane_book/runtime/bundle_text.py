@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from functools import cached_property
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ane_book.bundle import Bundle, manifest
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.text.chat import Messages, as_messages, thought_tags
 from ane_book.text.process import TextProcess, check_text
 import numpy as np
-from tokenizers import Tokenizer
+
+if TYPE_CHECKING:  # which works in a process of its own
+    from tokenizers import Tokenizer
 
 CUT = "\U0010fffd"  # the last character for private use; a text that has it loses it
 
@@ -28,8 +30,10 @@ class BundleText:
         return self.bundle.path / self._text.file
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> "Tokenizer":
         """The tokenizer itself, in this process and without the limits of `encode`."""
+        from tokenizers import Tokenizer
+
         tokenizer = Tokenizer.from_file(str(self._tokenizer_file))
         tokenizer.no_truncation()
         tokenizer.no_padding()

@@ -10,6 +10,7 @@ Letters: V vocabulary.
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ane_book.errors import AneBookError
@@ -116,8 +117,11 @@ class Sampler:
     def __init__(self, how: Sampling, mask: "Mask | None" = None):
         self.how, self.mask = how, mask
         self.drawn: list[TokenLogprobs] = []
-        self._random = np.random.default_rng(how.seed)
         self._counts: Counter[int] = Counter()  # of the tokens of the answer
+
+    @cached_property
+    def _random(self) -> "np.random.Generator":
+        return np.random.default_rng(self.how.seed)
 
     def __call__(self, logits: np.ndarray) -> int:
         """The next token's id, from logits (V,) float32; draws once unless greedy.

@@ -53,7 +53,7 @@ FLOORS = {
     "mlprogram": [
         "errors",
         "extras files machine progress tables terminal",
-        "package",
+        "package sealed",
         "ops",
         "analysis",
         "arithmetic",

@@ -18,6 +18,7 @@ from mlprogram import MLProgram, sealed
 from mlprogram.errors import InvalidPackage
 from mlprogram.kernels import compiled, library, native
 from mlprogram.machine import cache_folder
+from mlprogram.package.reader import Package
 from mlprogram.run import keep
 import numpy as np
 import pytest
@@ -69,8 +70,8 @@ def answer(path: Path) -> tuple[bool, np.ndarray]:
 def compare(path: Path, calls, precision: str = "fp16") -> bool:
     """A program that is opened a second time equals the first one, outputs, errors and states;
     returns whether its plan was kept."""
-    made = MLProgram(path, precision=precision)
-    made.prepare()
+    MLProgram(path, precision=precision).prepare()
+    made = MLProgram(Package(path), precision=precision)  # of what is in memory nothing is kept
     kept = MLProgram(path, precision=precision)
     assert made._kept is None
     if kept._kept is None:

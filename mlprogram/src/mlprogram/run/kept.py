@@ -12,7 +12,7 @@ their content would take seconds to read. One that is damaged or another user's 
 whose package has changed, is never run: the plan is made anew.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 import hashlib
@@ -32,7 +32,7 @@ from mlprogram.package.description import Feature
 from mlprogram.package.files import inside
 from mlprogram.package.values import TensorType
 from mlprogram.package.weight_file import BlobFile
-from mlprogram.run.table import Table, new, read
+from mlprogram.run.table import Table, address, new, read
 import numpy as np
 
 if TYPE_CHECKING:
@@ -47,10 +47,45 @@ class Failed(NamedTuple):
 
 
 @dataclass
-class KeptPlan:
-    """A function and its plan, as its file has it. digest: of that file. program: of the model's.
+class WholePlan:
+    """A plan whose steps all run in C, as one stretch of fixed sizes.
 
-    results: of each output which of the values made it is, and whether it is copied.
+    inputs, outputs: their names. results: of each output which of the values made it is, and
+    whether it is copied. image: begins with the table. owners: what has the memory of constants.
+    """
+
+    inputs: list[str]
+    outputs: list[str]
+    table: Table
+    results: Sequence[tuple[int, bool]]
+    image: np.ndarray
+    owners: list
+
+    def __post_init__(self):
+        self._words = address(self.image)
+
+    def run(self, arrays: Iterable[np.ndarray], states: "States") -> dict | Failed | None:
+        """The outputs by name; None, and nothing was run, where states lie in memory otherwise."""
+        given = dict(zip(self.inputs, arrays, strict=True))
+        found = [given[name] for name, *_ in self.table.given]
+        aligned = [x if x.flags.aligned else x.copy() for x in found]
+        done = self.table.run(self._words, states, aligned)
+        if done is None or done[0] >= 0:
+            return done and Failed(*done)
+        made = [read(view, done[1]) for view in self.table.made]
+        values = [made[i].copy() if copied else made[i] for i, copied in self.results]
+        return dict(zip(self.outputs, [_contiguous(x) for x in values], strict=True))
+
+
+def _contiguous(x: np.ndarray) -> np.ndarray:
+    return x if x.flags.c_contiguous else x.copy()
+
+
+@dataclass
+class KeptPlan:
+    """A function and its plan, as a file has them.
+
+    digest: of that file, with its key. program: the digest of the model's file.
     """
 
     digest: str
@@ -62,26 +97,7 @@ class KeptPlan:
     states: dict[str, TensorType]
     features: dict[str, Feature]
     images: dict[str, Feature]
-    table: Table
-    results: tuple[tuple[int, bool], ...]
-    image: np.ndarray
-    blobs: list[BlobFile]
-
-    def run(self, arrays: Iterable[np.ndarray], states: "States") -> dict | Failed | None:
-        """The outputs by name; None, and nothing was run, where states lie in memory otherwise."""
-        given = dict(zip(self.inputs, arrays, strict=True))
-        found = [given[name] for name, *_ in self.table.given]
-        aligned = [x if x.flags.aligned else x.copy() for x in found]
-        done = self.table.run(self.image.view(np.int64), states, aligned)
-        if done is None or done[0] >= 0:
-            return done and Failed(*done)
-        made = [read(view, done[1]) for view in self.table.made]
-        values = [made[i].copy() if copied else made[i] for i, copied in self.results]
-        return dict(zip(self.outputs, [_contiguous(x) for x in values], strict=True))
-
-
-def _contiguous(x: np.ndarray) -> np.ndarray:
-    return x if x.flags.c_contiguous else x.copy()
+    plan: WholePlan
 
 
 # --- finding --------------------------------------------------------------------------------------
@@ -164,8 +180,8 @@ def _read(
     inputs, outputs, states = (_types(head[part]) for part in ("inputs", "outputs", "states"))
     return KeptPlan(
         path.stem, program, head["name"], [*head["functions"]], inputs, outputs, states,
-        _features(head["features"]), _features(head["images"]), Table(*head["table"]),
-        head["results"], image, blobs,
+        _features(head["features"]), _features(head["images"]),
+        WholePlan([*inputs], [*outputs], Table(*head["table"]), head["results"], image, blobs),
     )  # fmt: skip
 
 

@@ -35,8 +35,8 @@ def planned(program: "MLProgram") -> ExecutionPlan:
 def compiled(program: "MLProgram") -> Compiled:
     bounds = {n: tuple(most for _, most in f.bounds) for n, f in program.features.items()}
     found = compile_plan(program.plan, bounds)
-    if program.asked and not program._kept:
-        keep(program, found)
+    if program._whole is None:
+        program._whole = keep(program, found)
     return found
 
 
@@ -57,9 +57,10 @@ def resumed(
 
     memory: see `Table.run`; the program's one stretch has the same table.
     """
-    made_of = hashlib.sha256(content(program, program.compiled)).hexdigest()
-    if program._kept and not program._kept.digest.endswith(made_of):
-        raise InvalidPackage(f"{program.package.path}: its plan is another one by now")
+    if program._kept is not None:
+        made = hashlib.sha256(content(program, program.compiled)).hexdigest()
+        if not program._kept.digest.endswith(made):
+            raise InvalidPackage(f"{program.package.path}: its plan is another one by now")
     stretch, outputs = one_stretch(program, program.compiled)
     with (
         torch.inference_mode(),

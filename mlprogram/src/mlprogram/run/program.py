@@ -126,6 +126,7 @@ class MLProgram:
         if self._without is not None and not without and isinstance(path, str | Path):
             self.asked = function_name, precision, semantics
             self._kept = _kept or kept.find(path, *self.asked)
+        self._whole = self._kept and self._kept.plan  # what all runs in C, from the cache or not
         if self._kept is not None:
             self.name, self.functions = self._kept.name, self._kept.functions
             return
@@ -212,8 +213,8 @@ class MLProgram:
 
     def prepare(self) -> None:
         """Do now what the first `predict` would do first."""
-        if self._kept is None:
-            _ = self.compiled
+        if self._whole is None:
+            _ = self.compiled  # which finds one
 
     def make_state(self) -> State:
         """Fresh states, all zero; any function of the package with the same states may use them."""
@@ -279,7 +280,7 @@ class MLProgram:
         return {name: self._result(name, value) for name, value in found.items()}
 
     def _run(self, arrays: list[np.ndarray], states: States) -> dict[str, Any]:
-        done = self._kept.run(arrays, states) if self._kept else None
+        done = self._whole.run(arrays, states) if self._whole else None
         if isinstance(done, dict):
             return done
         from mlprogram.run import live
