@@ -1,6 +1,8 @@
 """What runs in C of bundles gives what its steps give one by one, to the bit."""
 
+import os
 from pathlib import Path
+import subprocess
 import sys
 
 from _long import long_but
@@ -41,3 +43,25 @@ def test_a_decoder_is_one_stretch(tiny_bundle):
         for name in ("decode", "prefill") if form == "rows" else ("decode",):
             parts = MLProgram(path, name).compiled.parts
             assert [type(part) for part in parts] == [NativeStretch]
+
+
+ANSWER = """
+import sys, ane_book
+session = ane_book.load(sys.argv[1], force=True)
+print(session.generate([5, 6, 7], max_tokens=4).token_ids)
+heavy = "torch coremltools google.protobuf llguidance safetensors filelock tokenizers"
+print(*(name for name in heavy.split() if name in sys.modules))
+"""
+
+
+@pytest.mark.parametrize("kv", ["state", "host"])
+def test_a_second_process_answers_without_torch(tiny_bundle, kv):
+    """All plans of the bundle are in the cache by then, and nothing else asks for it."""
+    _, bundle = tiny_bundle("llama", kv=kv)
+    said = []
+    for _ in range(2):
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", ANSWER, str(bundle.path)]
+        said.append(subprocess.run(command, env=environment, capture_output=True, text=True))
+    (first, _), (second, imported) = (run.stdout.splitlines() for run in said)
+    assert first == second and imported == ""

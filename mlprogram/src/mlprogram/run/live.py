@@ -43,7 +43,7 @@ def compiled(program: "MLProgram") -> Compiled:
 def run(program: "MLProgram", arrays: list[np.ndarray], states: States) -> dict[str, Any]:
     """The outputs by name, as arrays, or as a classifier gives them."""
     with torch.inference_mode(), torch_threads(light=False):
-        tensors = _tensors(program, arrays)
+        tensors = tensors_of(program, arrays)
         with _told(program, tensors, states), torch_threads(program.plan.light):
             with program.plan.failures.explained():
                 results = program.compiled.run(tensors, states)
@@ -65,7 +65,7 @@ def resumed(
     with (
         torch.inference_mode(),
         torch_threads(program.plan.light),
-        _told(program, _tensors(program, arrays), states),
+        _told(program, tensors_of(program, arrays), states),
     ):
         with program.plan.failures.explained():
             made = stretch.resumed(0, failed, states, memory)
@@ -78,14 +78,15 @@ def trace(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """See `MLProgram.trace`."""
     with torch_threads(light=False):
-        tensors = _tensors(program, arrays)
+        tensors = tensors_of(program, arrays)
         with _told(program, tensors, states), program.plan.failures.explained():
             for name, tensor in program.compiled.trace(tensors, states):
                 if isinstance(tensor, torch.Tensor):
                     yield name, as_array(tensor.clone())
 
 
-def _tensors(program: "MLProgram", arrays: list[np.ndarray]) -> list[torch.Tensor]:
+def tensors_of(program: "MLProgram", arrays: list[np.ndarray]) -> list[torch.Tensor]:
+    """Converted inputs as tensors."""
     dtypes = [torch_dtype(type_.dtype, program._lift) for type_ in program.inputs.values()]
     return [_tensor(x).to(dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
 
