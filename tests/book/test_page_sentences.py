@@ -1,6 +1,8 @@
 """Sentences of pages that interpret a record: what they say is what the record has."""
 
-from ane_book_pages import records
+from ane_book_pages import experiments, records
+from mlprogram.ane import claims, cost
+import pytest
 
 
 class TestCoreAI:
@@ -46,3 +48,57 @@ class TestServing:
     def test_of_drawn_answers_two_are_cut_and_two_invalid(self):
         answers = records.read("measurements/schema_forms.json")["answers"]
         assert answers["cut"] == answers["invalid"] == 2
+
+
+class TestDecisions:
+    """Each rests on figures, and would have to be told otherwise if they turned."""
+
+    def test_the_executor_gives_what_apples_tests_expect(self):
+        ops = records.read("conformance.json")["predicted"]["ops"]["fp32"]
+        assert ops["passed"] > 500 * ops["failed"]
+
+    def test_stamping_is_several_times_as_fast(self):
+        runs = records.read("measurements/convert.json")["runs"]
+        peers = records.read("measurements/peers.json")["converters"]
+        slowest = max(run["seconds"] for run in runs)
+        for peer in ("ANEMLL", "coremltools, Apple's recipe"):
+            assert peers[peer]["seconds"] > 5 * slowest
+
+    def test_a_scale_for_each_channel_costs_a_tenth(self):
+        quant = records.read("measurements/quantization.json")["results"]
+        assert quant["int8"]["change"] < 0.01
+        assert quant["int8-tensor"]["change"] > 10 * quant["int8"]["change"]
+
+    def test_half_precision_parts_at_near_ties_only(self):
+        parity = records.read("measurements/parity.json")
+        assert parity["fp32_prompts_equal"]["state"] == parity["prompts"]
+        assert max(parity["fp16_margins_where_different"]) < 0.02
+
+    def test_nobody_agrees_on_a_calls_time(self):
+        call = cost.parameter("program")
+        assert call.grade == "conflicting" and call.value[1] > 20 * call.value[0]
+
+    def test_experts_apart_pay_for_one_token_and_not_for_many(self):
+        models = records.read("measurements/experts.json")["models"]
+        times = models["privacy-filter"]["strategies"]["dispatch"]["time_over_packed"]
+        assert times["1"] < 1 < times["64"]
+
+    def test_columns_differ_and_tiles_do_not(self):
+        guesses = records.read("measurements/speculation.json")["fp16"]
+        drift = guesses["drift"]["verify"]
+        assert guesses["equal"] == guesses["prompts"]
+        assert drift["other_logits"] > 0.9 * drift["tokens"]
+
+    def test_tiers_add_no_byte_of_weights(self):
+        tiers = records.read("measurements/tiers.json")
+        assert tiers["one_cache"]["weight_bytes"] == tiers["tiers"]["weight_bytes"]
+        assert tiers["by_tier"]["128"]["ratio_range"][1] < 0.9
+
+    @pytest.mark.parametrize(
+        "name",
+        ["program-250mb", "program-small", "non-finite", "state-writes", "topk", "flexible-cpu"],
+    )
+    def test_what_a_decision_rests_on_is_contested_and_a_script_asks(self, name):
+        scripts = records.find("experiments/index.toml").parent.glob("settle_*.py")
+        assert claims.find(name).grade == "conflicting"
+        assert name in {claim for path in scripts for claim in experiments.asked(path)[0]}
