@@ -57,6 +57,22 @@ PASTED = {
     "lfs-pointer": """coremlc: error: /tmp/x/Unet.mlpackage failed to compile: validator error:
         Unable to deserialize object""",
     "rank-above-five": "ValueError: Core ML only supports tensors with rank <= 5. Layer x_3",
+    "grouped-queries": """  File "coremltools/converters/mil/mil/ops/defs/iOS18/transformers.py"
+        ValueError: query, key, value must have a same batch dimension, got (1, 8) and (1, 2)""",
+    "slice-assignment": """NotImplementedError: Only tensor assignment with exactly 1 pure dimension
+        selection is supported""",
+    "range-beside-fixed": """libc++abi: terminating due to uncaught exception of type
+        CoreML::MLNeuralNetworkUtilities::EnumeratedWithRangeInputsException: A model doesn't allow
+        a mixture of enumerated and range shape flexibility, but feature (a) uses""",
+    "dequantize-verification": """'mps.dequantize' op operand #2 must be tensor of quantized
+        values, but got 'tensor<1xf16>' ... `original module failed verification'""",
+    "opset-of-operator": """coremlc: error: in operation op_72: The operator (const) referenced by
+        this operation does not match the operator defined by expected opset ios15""",
+    "pipeline-type": """validator error: Pipeline: Input 'image' of model 'ModelDescription' does
+        not match the type previously specified by the pipeline input or the output of a previous
+        model""",
+    "image-buffer": """RuntimeError: {
+        NSLocalizedDescription = "Error binding image input buffer x1.";""",
     "resources-missing": "12:00:00 App[1:2] Error: resources.bin missing at file:///a/b/c",
 }
 

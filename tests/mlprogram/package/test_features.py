@@ -102,11 +102,18 @@ class TestImages:
         color, gray = image("BGR"), image("GRAYSCALE")
         picture = Image.fromarray(PIXELS)
         np.testing.assert_array_equal(
-            color.predict({"x": picture.convert("RGBA")})["y"], color.predict({"x": PIXELS})["y"]
+            color.predict({"x": picture})["y"], color.predict({"x": PIXELS})["y"]
         )
         np.testing.assert_array_equal(
-            gray.predict({"x": picture})["y"][0, 0], np.asarray(picture.convert("L"))
+            gray.predict({"x": picture.convert("L")})["y"][0, 0], np.asarray(picture.convert("L"))
         )
+
+    def test_a_pil_image_of_another_mode_is_refused_as_by_coremltools(self):
+        Image = pytest.importorskip("PIL.Image")
+        for layout, mode, others in (("BGR", "RGB", ("RGBA", "L")), ("GRAYSCALE", "L", ("RGB",))):
+            for other in others:
+                with pytest.raises(TypeError, match=f"of mode {mode}, not {other}: .convert"):
+                    image(layout).predict({"x": Image.new(other, (6, 4))})
 
     def test_gray_in_half_precision(self):
         program = image("GRAYSCALE_FLOAT16")

@@ -19,6 +19,7 @@ from mlprogram.errors import printable
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LISTED = 100  # the most places of a finding in SARIF
 SHOWN = {"error": 4, "warning": 4, "note": 1}  # the most findings of a rule in a text
+UNSEEN = "not looked at, the numbers of weights"
 HINT = "--why: who says so, every finding, what to do about notes"
 
 
@@ -28,7 +29,8 @@ class LawReport:
 
     path: what was checked. packages: how many. calibrated: whether they were run on inputs, too.
     remarks: on `side`, which is in the file `place`; their findings are shown beside those of laws
-    and counted apart. Equal findings are merged, with all their places.
+    and counted apart. unseen: for each weight file that is not there, why. Equal findings are
+    merged, with all their places.
     """
 
     path: str
@@ -37,6 +39,7 @@ class LawReport:
     remarks: list[Remark] = field(default_factory=list)
     side: str = ""
     place: str = ""
+    unseen: list[str] = field(default_factory=list)
     _found: dict[tuple, Finding] = field(default_factory=dict, repr=False)
 
     def add(self, rule: Rule, seen: Seen, place: Place) -> None:
@@ -65,6 +68,7 @@ class LawReport:
             "packages": self.packages,
             **{f"{severity}s": self.count(severity) for severity in SEVERITIES},
             "findings": [found.to_json() for found in self.findings],
+            "unseen": self.unseen,
         }
 
     def text(self, width: int = 100, why: bool = False) -> str:
@@ -80,7 +84,8 @@ class LawReport:
         if self.remarks:
             end += f"; {counted(one.severity for one in self.remarks)} in {self.side}"
         remarks = [_filled(printable(str(one)), width) for one in self.remarks]
-        return "\n\n".join([*remarks, *grave, *(["\n".join(notes)] if notes else []), end])
+        unseen = [_filled(printable(f"{UNSEEN}: {why}"), width) for why in self.unseen]
+        return "\n\n".join([*remarks, *grave, *(["\n".join(notes)] if notes else []), *unseen, end])
 
     @property
     def summary(self) -> str:
@@ -97,6 +102,8 @@ class LawReport:
             yield annotation(found.severity, file, line, title, text)
         for one in self.remarks:
             yield annotation(one.severity, self.place, 0, one.name, one.text)
+        for why in self.unseen:
+            yield annotation("warning", self.path, 0, UNSEEN, why)
 
     def sarif(self) -> dict:
         """The report as a SARIF 2.1.0 log, for GitHub's code scanning and other readers."""
