@@ -19,6 +19,7 @@ from ane_book.models import find, find_gguf
 from ane_book.models.base.architecture import Checkpoint
 from ane_book.rope import WIDEST
 from ane_book.weights.gguf_header import GGUFTensor, map_file, read_header
+from ane_book.weights.gguf_tokenizer import from_gguf
 from ane_book.weights.source import (
     TokenizerFiles,
     WeightSource,
@@ -26,7 +27,6 @@ from ane_book.weights.source import (
     piece_shapes,
     read_config,
 )
-from ane_book.weights.tokenizer import from_gguf
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize
 import numpy as np
