@@ -94,7 +94,7 @@ def _same(a: Any, b: Any) -> bool:
 class StreamOptions(BaseModel):
     """What a stream has beside its text."""
 
-    include_usage: bool = Field(False, description="A last chunk with the usage.")
+    include_usage: bool = Field(False, description="A last chunk with the usage; null in others.")
     include_obfuscation: bool = Field(False, description="Taken, and nothing is done.")
 
 

@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 UNSERVED: dict[str, tuple] = {
     "background": (False,),
     "conversation": (),
-    "include": ([],),
+    "include": ([], ["reasoning.encrypted_content"]),  # an answer has the whole thought
     "max_tool_calls": (),
     "previous_response_id": (),
     "prompt": (),
@@ -33,6 +33,12 @@ UNSERVED: dict[str, tuple] = {
     "truncation": ("disabled",),
 }
 TEXTS = ("input_text", "output_text", "text")
+#: How the types of tools begin that OpenAI's own server runs, or whose input is no JSON. Codex and
+#: other agents offer them beside functions, and get on without.
+ELSEWHERE = (
+    "apply_patch", "code_interpreter", "computer", "custom", "file_search", "image_generation",
+    "local_shell", "mcp", "namespace", "shell", "tool_search", "web_search",
+)  # fmt: skip
 
 
 class Reasoning(Closed):
@@ -62,7 +68,18 @@ class Responses(Closed):
 
     @classmethod
     def _asked(cls, given: dict) -> dict:
-        return asking(given, UNSERVED, HEEDLESS)
+        return asking(given, UNSERVED, (*HEEDLESS, "client_metadata"))
+
+    @property
+    def left_out(self) -> list[str]:
+        """The kinds of the tools that no answer can call."""
+        kinds = [_elsewhere(tool) for tool in self.tools]
+        return sorted({kind for kind in kinds if kind})
+
+    @property
+    def lenient(self) -> bool:
+        """Whether it does without what the model cannot be held to."""
+        return all(tool.get("strict") is False for tool in self.tools if not _elsewhere(tool))
 
     def chat(self) -> Chat:
         """The request of a chat; raises Refusal."""
@@ -72,7 +89,7 @@ class Responses(Closed):
             "max_tokens": self.max_output_tokens,
             "temperature": self.temperature,
             "top_p": self.top_p,
-            "tools": [_tool(tool, i) for i, tool in enumerate(self.tools)],
+            "tools": [_tool(t, i) for i, t in enumerate(self.tools) if not _elsewhere(t)],
             "tool_choice": _choice(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,
             "reasoning_effort": self.reasoning and self.reasoning.effort,
@@ -125,6 +142,11 @@ def _content(content: Any, place: str) -> Any:
         if not isinstance(part, dict) or part.get("type") not in TEXTS:
             raise Refusal(400, f"{place}: content has to be text", param=place)
     return [{"type": "text", "text": part.get("text")} for part in content]
+
+
+def _elsewhere(tool: dict) -> str | None:
+    """Which of ELSEWHERE a tool is."""
+    return next((kind for kind in ELSEWHERE if str(tool.get("type")).startswith(kind)), None)
 
 
 def _tool(tool: dict, i: int) -> dict:
@@ -195,7 +217,7 @@ class ResponsesShape(ChatShape):
         made = self.completion_tokens
         return {
             "input_tokens": self.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": self.cached},
+            "input_tokens_details": {"cached_tokens": self.cached, "cache_write_tokens": 0},
             "output_tokens": made,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": self.prompt_tokens + made,
@@ -251,7 +273,8 @@ class ResponsesShape(ChatShape):
     def _opened(self) -> Iterator[dict]:
         assert self.open is not None
         index, (part,) = {"output_index": len(self.items)}, self._parts()
-        empty = self.open | {"content" if self.open["type"] == "message" else "summary": []}
+        parts = "content" if self.open["type"] == "message" else "summary"
+        empty = self.open | {parts: [], "status": "in_progress"}
         yield self._event("response.output_item.added", **index, item=empty)
         yield self._event(_ADDED[self.open["type"]] + ".added", **self._place(), part=dict(part))
 
@@ -282,6 +305,11 @@ class ResponsesShape(ChatShape):
     def last(self) -> None:
         """There is none: the last event has the whole response."""
 
+    def failed(self, refusal: Refusal) -> bytes:
+        error = {"code": "server_error", "message": refusal.message}
+        response = self._response("failed") | {"error": error}
+        return self.sent(self._event("response.failed", response=response))
+
 
 _KINDS = {"content": "message", "reasoning": "reasoning"}
 _NAMES = {"content": "response.output_text", "reasoning": "response.reasoning_summary_text"}
@@ -292,7 +320,8 @@ def _item(part: str, text: str) -> dict:
     """An item with text: a message, or what the model thought."""
     if part == "reasoning":
         summary = [{"type": "summary_text", "text": text}]
-        return {"type": "reasoning", "id": f"rs_{uuid4().hex}", "summary": summary}
+        head = {"type": "reasoning", "id": f"rs_{uuid4().hex}", "status": "completed"}
+        return head | {"summary": summary}
     content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]
     head = {"type": "message", "id": f"msg_{uuid4().hex}", "role": "assistant"}
     return head | {"status": "completed", "content": content}
