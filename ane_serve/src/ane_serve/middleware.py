@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from ane_serve.api.answers import as_json
 from ane_serve.api.refusal import Refusal
+from ane_serve.jobs import disconnected
 from ane_serve.keys import Key, WrongKeys, find_key
 from ane_serve.metrics import Metrics, Note
 
@@ -83,7 +84,8 @@ class Middleware:
             key = next(filter(None, (find_key(self.keys, each) for each in given)), None)
             if key is None:
                 if any(given):
-                    await _stay(receive, self.wrong.wait())
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(disconnected(receive), self.wrong.wait())
                 raise Refusal(401, "the API key is missing or wrong", code="invalid_api_key")
         kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
         if scope["method"] == "POST" and kind != "application/json":
@@ -111,14 +113,6 @@ class Middleware:
         except TimeoutError:
             raise Refusal(408, f"the body did not come within {self.seconds:g} s") from None
         return b"".join(parts)
-
-
-async def _stay(receive: Callable, seconds: float) -> None:
-    """Wait, unless the client leaves before."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while (await receive())["type"] != "http.disconnect":
-                pass
 
 
 def _again(body: bytes, receive: Callable) -> Callable:

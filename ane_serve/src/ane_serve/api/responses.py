@@ -14,10 +14,10 @@ from ane_book.options import Effort, Real, Whole
 from ane_serve.api.answers import ChatShape, event
 from ane_serve.api.closed import Closed, asking
 from ane_serve.api.refusal import Refusal
-from ane_serve.api.requests import HEEDLESS, Chat, refuse_invalid
+from ane_serve.api.requests import HEEDLESS, Chat, chat_of
 from ane_serve.generation import CallPiece, Finished, TextPiece
 from ane_serve.tools.calls import CallPart
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 #: Fields that are not served, with the values that ask for nothing.
 UNSERVED: dict[str, tuple] = {
@@ -33,12 +33,6 @@ UNSERVED: dict[str, tuple] = {
     "truncation": ("disabled",),
 }
 TEXTS = ("input_text", "output_text", "text")
-#: How the types of tools begin that OpenAI's own server runs, or whose input is no JSON. Codex and
-#: other agents offer them beside functions, and get on without.
-ELSEWHERE = (
-    "apply_patch", "code_interpreter", "computer", "custom", "file_search", "image_generation",
-    "local_shell", "mcp", "namespace", "shell", "tool_search", "web_search",
-)  # fmt: skip
 
 
 class Reasoning(Closed):
@@ -71,36 +65,36 @@ class Responses(Closed):
         return asking(given, UNSERVED, (*HEEDLESS, "client_metadata"))
 
     @property
+    def functions(self) -> list[dict[str, Any]]:
+        """The tools that answers can call. Codex and other agents offer some beside them that
+        OpenAI's own server runs, or whose input is no JSON, and get on without."""
+        return [tool for tool in self.tools if tool.get("type", "function") == "function"]
+
+    @property
     def left_out(self) -> list[str]:
-        """The kinds of the tools that no answer can call."""
-        kinds = [_elsewhere(tool) for tool in self.tools]
-        return sorted({kind for kind in kinds if kind})
+        """The types of the others."""
+        return sorted({str(t["type"])[:40] for t in self.tools if t not in self.functions})
 
     @property
     def lenient(self) -> bool:
         """Whether it does without what the model cannot be held to."""
-        return all(tool.get("strict") is False for tool in self.tools if not _elsewhere(tool))
+        return all(tool.get("strict") is False for tool in self.functions)
 
     def chat(self) -> Chat:
         """The request of a chat; raises Refusal."""
-        body = {
+        return chat_of({
             "model": self.model,
             "messages": self._messages(),
             "max_tokens": self.max_output_tokens,
             "temperature": self.temperature,
             "top_p": self.top_p,
-            "tools": [_tool(t, i) for i, t in enumerate(self.tools) if not _elsewhere(t)],
+            "tools": [{"type": "function", "function": _rest(each)} for each in self.functions],
             "tool_choice": _choice(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,
             "reasoning_effort": self.reasoning and self.reasoning.effort,
             "response_format": _format(self.text.get("format")),
             "stream": self.stream,
-        }
-        try:
-            return Chat.model_validate(body)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise refuse_invalid([{**first, "loc": ("body", *first["loc"])}]) from None
+        })  # fmt: skip
 
     def _messages(self) -> list[dict]:
         said = []
@@ -144,19 +138,6 @@ def _content(content: Any, place: str) -> Any:
     return [{"type": "text", "text": part.get("text")} for part in content]
 
 
-def _elsewhere(tool: dict) -> str | None:
-    """Which of ELSEWHERE a tool is."""
-    return next((kind for kind in ELSEWHERE if str(tool.get("type")).startswith(kind)), None)
-
-
-def _tool(tool: dict, i: int) -> dict:
-    """A tool, whose function is not apart here."""
-    if tool.get("type") != "function":
-        message = f"tools.{i} is of type {tool.get('type')!r:.40}; functions alone are served"
-        raise Refusal(400, message, code="unsupported_value", param=f"tools.{i}.type")
-    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
-
-
 def _choice(choice: str | dict) -> str | dict:
     if isinstance(choice, str):
         return choice
@@ -167,7 +148,12 @@ def _format(form: dict | None) -> dict | None:
     """The form of the answer, whose schema is not apart here."""
     if not form or form.get("type") != "json_schema":
         return form
-    return {"type": "json_schema", "json_schema": {k: v for k, v in form.items() if k != "type"}}
+    return {"type": "json_schema", "json_schema": _rest(form)}
+
+
+def _rest(typed: dict) -> dict:
+    """What a tool or a form has beside its type, which a chat has apart."""
+    return {name: own for name, own in typed.items() if name != "type"}
 
 
 @dataclass
