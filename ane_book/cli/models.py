@@ -70,7 +70,7 @@ def plan_command(
         lines.append(("device", unknown))
     if machines is not None:
         cut = serving("cluster.plan").split(planned, machines)
-        lines += cut.rows(chip)
+        lines += cut.rows()
         facts["machines"] = cut.to_json()
     width = get_terminal_size((10_000, 24)).columns
     show(lambda: facts, lambda: headed(lines, width), as_json)

@@ -3,7 +3,6 @@
 from enum import StrEnum
 import os
 from random import SystemRandom
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
@@ -19,11 +18,7 @@ if TYPE_CHECKING:
     from ane_serve.bench import Asked
 
 
-Names = StrEnum(
-    "Names",
-    {"tiny": "tiny", "short": "short", "medium": "medium", "long": "long", "stress": "stress"},
-)
-
+Names = StrEnum("Names", ["tiny", "short", "medium", "long", "stress"])
 
 Local = Annotated[
     str | None,
@@ -76,5 +71,4 @@ def bench_command(
     if model is not None and cold:
         used = ["--precision", precision, "--backend", session.backend.name]
         report.subjects[0].start = bench.cold_start(session.bundle.path, used)
-    columns = get_terminal_size((80, 24)).columns
-    show(report.to_json, lambda: report.text(columns), as_json)
+    show(report.to_json, report.text, as_json)
