@@ -87,7 +87,7 @@ def opened(bundle: "Bundle | str | Path", task: str, force: bool = False) -> "Bu
     if parity.status == "failed" and not force:
         raise InvalidBundle(
             f"{bundle.path}: failed L1 parity on {parity.date}: {parity.reason}; convert the model "
-            "again, or run it as it is: force=True, or `ane-book run --force`"
+            "again, or open it as it is by force=True in Python"
         )
     return bundle
 

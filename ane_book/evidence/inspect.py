@@ -39,8 +39,10 @@ def inspect_path(path: str | Path) -> dict:
 
 def refuse_weights(path: Path) -> None:
     """Raise InvalidPackage for weights, a file or a folder of them, and for an ONNX graph, with the
-    commands that take them, ready to paste."""
+    commands that take them, ready to paste. A folder with a program among them is none of these."""
     file = quote(str(path))
+    if is_bundle(path) or any(path.glob("*.ml*")):
+        return
     if path.suffix == ".onnx":
         raise InvalidPackage(
             f"{path}: an ONNX graph, not a package; `mlprogram convert {file} --out "

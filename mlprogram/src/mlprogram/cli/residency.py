@@ -39,7 +39,6 @@ def residency_command(
     And whether it stays right there, on random inputs. Exit code 0: the function is resident; 1: it
     is not; 3: unmeasured, since this is no Mac with an engine.
     """
-    from mlprogram.ane.mac.residency import measure
     from mlprogram.package.container import open_container
 
     open_container(Path(path))  # what is no package is told on any machine
@@ -47,10 +46,26 @@ def residency_command(
         from mlprogram.cli.row import show_row
 
         return show_row({"own": Path(path)}, function, timeout, as_json)
+    end_without_engine(Path(path), as_json)
+    from mlprogram.ane.mac.residency import measure
+
     found = {Path(path).name: measure(path, function, units=units, soak=soak, timeout=timeout)}
     facts = {key: one.to_json() for key, one in found.items()}
     show(lambda: facts, lambda: "\n".join(residency_lines(found)), as_json)
     raise typer.Exit(exit_code(found))
+
+
+def end_without_engine(path: Path, as_json: bool) -> None:
+    """Say so and end where this machine has no engine, before what measures is imported."""
+    from mlprogram.ane.mac.verdict import Residency
+    from mlprogram.machine import neural_engine
+
+    engine, reason = neural_engine()
+    if not engine:
+        one = Residency("unmeasured", reason)
+        found = {path.name: one}
+        show(lambda: {path.name: one.to_json()}, lambda: "\n".join(residency_lines(found)), as_json)
+        raise typer.Exit(UNMEASURED)
 
 
 def residency_lines(found: "Mapping[str, Residency]") -> Iterator[str]:
