@@ -139,29 +139,18 @@ def inspect_command(
 #: Commands by the heading that --help lists them under.
 COMMANDS: dict[str, dict[str, Callable]] = {
     "Convert": {
-        "models": models_command,
-        "plan": plan_command,
-        "convert": convert,
-        "save": save_command,
+        "models": models_command, "plan": plan_command, "convert": convert, "save": save_command,
     },
     "Run": {
-        "run": run,
-        "chat": chat_command,
-        "prefill": prefill_command,
-        "embed": embed,
-        "redact": redact,
-        "demo": demo_command,
+        "run": run, "chat": chat_command, "prefill": prefill_command, "embed": embed,
+        "redact": redact, "demo": demo_command,
     },
     "Evidence": {
-        "check": check,
-        "quality": quality_command,
-        "place": place_command,
-        "residency": residency_command,
-        "inspect": inspect_command,
-        "diff": diff_command,
+        "check": check, "quality": quality_command, "place": place_command,
+        "residency": residency_command, "inspect": inspect_command, "diff": diff_command,
     },
     "Upkeep": {"explain": explain_command, "cache": cache_command, "doctor": doctor_command},
-}
+}  # fmt: skip
 #: Commands and options that are gone, and what takes their place.
 GONE = {
     "run --tokens": "session.generate(ids) in Python takes token ids",
@@ -177,13 +166,9 @@ GONE = {
     "inspect --verify": "--checksums does it; --verify is of `convert`",
     "prefill --form": "--for names who goes on from the file; --form is of `convert`",
     **dict.fromkeys(("convert --limit", "plan --limit"), "--shard-limit is the whole word"),
+    **dict.fromkeys(("convert --max-seq-len", "plan --max-seq-len"), "--context says how many"),
     **{
-        f"{name} --max-seq-len": "--context says how many tokens"
-        for name in ("convert", "plan", "run", "chat", "prefill", "demo")
-    },
-    **{
-        f"{name} --force": "convert it again; `ane_book.load(FOLDER, force=True)` in Python opens "
-        "what failed parity"
+        f"{name} --force": "`ane_book.load(FOLDER, force=True)` in Python opens what failed parity"
         for name in ("run", "chat", "prefill", "embed", "redact", "demo")
     },
     "check --numerics": "`ane-book diff PACKAGE --precision ane` says where it parts",

@@ -6,17 +6,8 @@ from ane_book.cli.output import keep
 from mlprogram.cli.options import AsJson, FunctionName, Why
 from mlprogram.cli.place import Chip, Failing, Ops
 from mlprogram.cli.place import place_command as place_packages
-from mlprogram.cli.residency import (
-    Soak,
-    Timeout,
-    Units,
-    end_without_engine,
-    exit_code,
-    residency_lines,
-)
+from mlprogram.cli.residency import Soak, Timeout, Units, end_without_engine, tell
 from mlprogram.progress import progress_bar
-from mlprogram.terminal import show
-import typer
 
 
 def place_command(
@@ -66,8 +57,7 @@ def residency_command(
         found = dict(
             measure_each(place, function, progress, units=units, soak=soak, timeout=timeout)
         )
-    facts = {key: one.to_json() for key, one in found.items()}
-    show(lambda: facts, lambda: "\n".join(residency_lines(found)), as_json)
+    ended = tell(found, as_json)
     if bundle and function is None:  # last: damaged evidence takes no answer along
         keep(bundle, "L2", bundle_level(found))
-    raise typer.Exit(exit_code(found))
+    raise ended

@@ -11,7 +11,6 @@ GONE = {
     "bench --url-model": "--url NAME=URL names the model",
     "bench --force": "what failed parity is not timed; convert the model again",
     "bench --prompt": "--only names some of the five",
-    "bench --max-seq-len": "--context says how many tokens",
     **dict.fromkeys(
         (f"bench --{name}" for name in ("temperature", "top-p", "seed")),
         "every answer is greedy, since no draw changes what a token takes",

@@ -50,9 +50,7 @@ def residency_command(
     from mlprogram.ane.mac.residency import measure
 
     found = {Path(path).name: measure(path, function, units=units, soak=soak, timeout=timeout)}
-    facts = {key: one.to_json() for key, one in found.items()}
-    show(lambda: facts, lambda: "\n".join(residency_lines(found)), as_json)
-    raise typer.Exit(exit_code(found))
+    raise tell(found, as_json)
 
 
 def end_without_engine(path: Path, as_json: bool) -> None:
@@ -62,13 +60,19 @@ def end_without_engine(path: Path, as_json: bool) -> None:
 
     engine, reason = neural_engine()
     if not engine:
-        one = Residency("unmeasured", reason)
-        found = {path.name: one}
-        show(lambda: {path.name: one.to_json()}, lambda: "\n".join(residency_lines(found)), as_json)
-        raise typer.Exit(UNMEASURED)
+        raise tell({path.name: Residency("unmeasured", reason)}, as_json)
 
 
-def residency_lines(found: "Mapping[str, Residency]") -> Iterator[str]:
+def tell(found: "Mapping[str, Residency]", as_json: bool) -> typer.Exit:
+    """Show the verdicts by name; returns the end: code 0 where all are resident, 1 where one is
+    not, 3 where it cannot be measured."""
+    facts = {key: one.to_json() for key, one in found.items()}
+    show(lambda: facts, lambda: "\n".join(_lines(found)), as_json)
+    verdicts = {one.verdict for one in found.values()}
+    return typer.Exit(UNMEASURED if "unmeasured" in verdicts else int(verdicts != {"resident"}))
+
+
+def _lines(found: "Mapping[str, Residency]") -> Iterator[str]:
     """The verdicts by name, each with what compilers said of it."""
     from mlprogram.ane.claims.known_errors import explain
 
@@ -77,9 +81,3 @@ def residency_lines(found: "Mapping[str, Residency]") -> Iterator[str]:
         for line in one.said:
             yield f"  compiler: {line}"
             yield from (f"    {entry.id}: {entry.do}" for entry in explain(line)[:1])
-
-
-def exit_code(found: "Mapping[str, Residency]") -> int:
-    """0 where all are resident, 1 where one is not, 3 where it cannot be measured."""
-    verdicts = {one.verdict for one in found.values()}
-    return UNMEASURED if "unmeasured" in verdicts else int(verdicts != {"resident"})
