@@ -94,7 +94,9 @@ class TestRun:
         assert refused(command, *option, "Hi") == f"error: {words} is gone: {instead}"
         if option:
             assert refused(command, "Hi", f"{option[0]}=x").startswith(f"error: {words} is gone")
-            assert "is gone" not in ane_book(command, "--", *option).stderr
+
+    def test_after_two_dashes_it_is_no_option(self):
+        assert "is gone" not in refused("redact", "--", "--dry-run")
 
     def test_the_list_of_commands_is_whole_in_80_columns(self, monkeypatch):
         monkeypatch.setenv("COLUMNS", "80")
