@@ -81,6 +81,8 @@ def report(facts: dict, why: bool = False) -> str:
         ("recipe", ", ".join(f"{key} {value}" for key, value in recipe.items())),
         ("size", f"{sum(facts['files'].values()):,} bytes in {len(facts['files'])} files"),
     ]
+    if any("/layers_" in package["package"] for package in facts["packages"]):
+        head.append(("names", "layers_A-B has the layers from A up to, and without, B"))
     if "verified" in facts:
         head.append(("verified", f"all {facts['verified']} files are as they were written"))
     from ane_book.bundle.evidence import LEVELS
