@@ -10,11 +10,9 @@ Runtime GenAI (`onnx/`); `random.py` needs no file at all, and `hub.py` finds a 
 """
 
 from pathlib import Path
-from shlex import quote
 
 from ane_book.errors import InvalidWeights, WeightsNotFound
 from ane_book.weights.source import (
-    PICKLED,
     Integers,
     Shape,
     TokenizerFiles,
@@ -34,15 +32,6 @@ OTHERS = {
     "Data/com.apple.CoreML": "a package, which holds a program; `mlprogram run {}` runs it",
     "main.mlirb": "an asset of Core AI, which holds a program; `ane-book check {}` looks at it",
     "manifest.json": "a bundle, which is converted already; `ane-book run {} PROMPT` runs it",
-}
-
-
-#: What a file is that holds no weights for `convert`, by its suffix.
-FILES = {
-    ".json": "names no weights; give its folder, which holds them as well",
-    ".pt2": "a program of torch.export; `coremltools.convert` makes a package of it, and "
-    "`ane-book diff PACKAGE --source {}` compares the two",
-    **dict.fromkeys((".bin", ".pt", ".pth", ".ckpt"), PICKLED),
 }
 
 
@@ -97,8 +86,4 @@ def _open(path: Path) -> WeightSource:
         return SafetensorsSource(path)
     if path.suffix == ".onnx":
         return OnnxSource(path)
-    with path.open("rb") as file:
-        is_gguf = file.read(4) == b"GGUF"
-    if path.suffix in FILES and not is_gguf:
-        raise WeightsNotFound(f"{path}: {FILES[path.suffix].format(quote(str(path)))}")
     return GGUFSource(path)  # by content, not by name, since the hub's cache renames files

@@ -119,6 +119,14 @@ class TestRun:
     def test_a_package_is_checked_without_what_runs_it(self, bundle):
         assert imported({"coremltools", "torch"}, "check", bundle / "head.mlpackage") == []
 
+    @pytest.mark.skipif(machine.neural_engine()[0], reason="an engine is here")
+    def test_without_an_engine_residency_says_so_before_what_measures_is_imported(self, bundle):
+        slow = {"coremltools", "torch", "mlprogram.ane.mac.residency"}
+        assert imported(slow, "residency", bundle, code=3) == []
+        done = ane_book("residency", bundle)
+        reason = machine.neural_engine()[1]
+        assert done.stdout == f"{bundle.name}: unmeasured: {reason}\n" and done.stderr == ""
+
     def test_a_name_leads_to_a_kept_bundle_without_what_converts(self):
         convert("smollm2-135m-instruct")
         slow = {"ane_book.conversion.build", "ane_book.conversion.plan", "ane_book.models"}
@@ -129,16 +137,16 @@ class TestRun:
         assert "was converted with kv state, not host" in said
 
 
-def imported(modules: set[str], *arguments: object) -> list[str]:
-    """Which of these modules a command imports."""
-    code = (
+def imported(modules: set[str], *arguments: object, code: int = 0) -> list[str]:
+    """Which of these modules a command imports that ends with this code."""
+    script = (
         "import sys, ane_book.__main__ as command\n"
         f"sys.argv = {['ane-book', *map(str, arguments)]!r}\n"
         "try: command.main()\n"
         f"finally: print('imported:', *sorted({modules!r} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
     return done.stdout.rpartition("imported:")[2].split()
 
 

@@ -16,7 +16,7 @@ OTHERS = {
     "is pickled, .*save_pretrained",
     "model/pytorch_model.bin": "pytorch_model.bin: pickled, .* writes safetensors",
     "model/model.pt2": "model.pt2: a program of torch.export; `coremltools.convert`.*"
-    "ane-book diff PACKAGE --source [^ ]*model.pt2`",
+    "ane-book diff PACKAGE --source FILE.pt2`",
     "model/config.json": "config.json: names no weights; give its folder",
 }
 
