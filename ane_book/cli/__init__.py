@@ -16,13 +16,13 @@ from ane_book.cli.absent import served
 from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
 from ane_book.cli.demo import demo_command
-from ane_book.cli.load import load, path_of
+from ane_book.cli.load import handed, load, path_of
 from ane_book.cli.machine import cache_command, doctor_command
 from ane_book.cli.models import models_command, plan_command
 from ane_book.cli.prefill import PromptCacheFile, kept_in, prefill_command
 from ane_book.cli.quality import quality_command
 from ane_book.cli.redact import redact
-from ane_book.cli.residency import place_command, residency_command
+from ane_book.cli.residency import residency_command
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.cli.vectors import embed
 from mlprogram.cli import options as program_options
@@ -30,6 +30,7 @@ from mlprogram.cli.commands import command_line, told_to_end
 from mlprogram.cli.diff import diff_command
 from mlprogram.cli.explain import explain_command
 from mlprogram.cli.options import AsJson, Why
+from mlprogram.cli.place import place_command
 from mlprogram.cli.programs import save_command
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
@@ -146,7 +147,7 @@ COMMANDS: dict[str, dict[str, Callable]] = {
         "redact": redact, "demo": demo_command,
     },
     "Evidence": {
-        "check": check, "quality": quality_command, "place": place_command,
+        "check": check, "quality": quality_command, "place": handed(place_command),
         "residency": residency_command, "inspect": inspect_command, "diff": diff_command,
     },
     "Upkeep": {"explain": explain_command, "cache": cache_command, "doctor": doctor_command},

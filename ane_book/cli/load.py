@@ -1,10 +1,14 @@
 """Open the model that a command names, and check that it is for the command's task."""
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
+import inspect
 from pathlib import Path
 import sys
 from typing import Any
 
+from ane_book.cli.options import Packages
 from ane_book.errors import InvalidBundle, InvalidPackage
 from ane_book.evidence.inspect import is_bundle, refuse_weights
 from mlprogram.progress import progress_bar
@@ -48,6 +52,20 @@ def path_of(given: str) -> Path:
         print(f"{given}: its bundle in the cache is {kept}", file=sys.stderr)
         return kept
     return path
+
+
+def handed(command: Callable) -> Callable:
+    """A command of mlprogram's, with a `path_of` as the first that it takes."""
+
+    @wraps(command)
+    def call(path: str, **others: Any) -> None:
+        command(path_of(path), **others)
+
+    signature = inspect.signature(command)
+    first, *others = signature.parameters.values()
+    parameters = [first.replace(annotation=Packages), *others]
+    vars(call)["__signature__"] = signature.replace(parameters=parameters)
+    return call
 
 
 def source_of(given: str, bundle: Path) -> str | None:

@@ -15,7 +15,10 @@ WEIGHTS = (
     "A reference model's name, a .gguf file, or a folder with config.json and safetensors, or with "
     "the files of ONNX Runtime GenAI"
 )
-PACKAGES = "A .mlpackage or .mlmodelc, a bundle's folder, a reference model's name"
+PACKAGES = (
+    "A .mlpackage or .mlmodelc, a bundle's folder, or a reference model or weights, of which it is "
+    "the bundle in the cache"
+)
 
 
 def names(incomplete: str) -> list[str]:
@@ -31,7 +34,7 @@ Model = Annotated[
 # As it was typed: a `Path` would take ./NAME, which is a folder, for the model of that name.
 Package = Annotated[str, typer.Argument(help=f"{PACKAGES}.", autocompletion=names)]
 Packages = Annotated[
-    str, typer.Argument(help=f"{PACKAGES}, or a folder of them.", autocompletion=names)
+    str, typer.Argument(help=f"{PACKAGES}; or a folder of packages.", autocompletion=names)
 ]
 Encoder = Annotated[
     str,

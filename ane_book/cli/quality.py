@@ -29,7 +29,9 @@ def quality_command(
     bundle: Annotated[
         str,
         typer.Argument(
-            help="A bundle's folder, or a reference model's name.", autocompletion=options.names
+            help="A bundle's folder, or a reference model or weights, of which it is the bundle in "
+            "the cache.",
+            autocompletion=options.names,
         ),
     ],
     source: Annotated[

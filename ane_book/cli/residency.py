@@ -1,30 +1,11 @@
-"""`ane-book place` and `residency`: where Core ML would run a package, and where this Mac does."""
+"""`ane-book residency`: where this Mac runs a package, or the packages of a bundle."""
 
 from ane_book.cli import options
 from ane_book.cli.load import path_of
 from ane_book.cli.output import keep
-from mlprogram.cli.options import AsJson, FunctionName, Why
-from mlprogram.cli.place import Chip, Failing, Ops
-from mlprogram.cli.place import place_command as place_packages
+from mlprogram.cli.options import AsJson, FunctionName
 from mlprogram.cli.residency import Soak, Timeout, Units, end_without_engine, tell
 from mlprogram.progress import progress_bar
-
-
-def place_command(
-    path: options.Packages,
-    chip: Chip = "m4",
-    function: FunctionName = None,
-    ops: Ops = False,
-    why: Why = False,
-    as_json: AsJson = False,
-    fail_on: Failing = "never",
-) -> None:
-    """Predict which ops Core ML runs on the Neural Engine.
-
-    Of a package, or of every program in a bundle's folder, with the CPU and the Neural Engine. By
-    the rule of its planner and what that is known to believe; on a Mac also what it plans.
-    """
-    place_packages(path_of(path), chip, function, ops, why, as_json, fail_on)
 
 
 def residency_command(
