@@ -101,14 +101,14 @@ def test_damage_to_any_file_is_told(copy, damage):
 
 
 def test_the_command_verifies(copy):
-    done = command("inspect", "--verify", copy)
+    done = command("inspect", "--checksums", copy)
     count = len(Bundle.open(copy).manifest.files)
     assert f"all {count} files are as they were written" in done.stdout
     weights = next(copy.rglob("weight.bin"))
     weights.write_bytes(flip(weights.read_bytes(), 200))
-    line = refused("inspect", "--verify", copy)
+    line = refused("inspect", "--checksums", copy)
     assert weights.relative_to(copy).as_posix() in line and "convert the model again" in line
-    assert "is not a .mlpackage" in refused("inspect", "--verify", weights.parent)
+    assert "is not a .mlpackage" in refused("inspect", "--checksums", weights.parent)
 
 
 def test_a_manifest_that_says_something_else_is_told(copy):

@@ -209,7 +209,7 @@ class TestConfiguration:
     def test_the_command_needs_no_weights(self, tmp_path):
         config = reference_models()[QWEN].config
         (tmp_path / "config.json").write_text(json.dumps(config))
-        done = command("plan", tmp_path, "--quant", "int8", "--limit", "150MB")
+        done = command("plan", tmp_path, "--quant", "int8", "--shard-limit", "150MB")
         assert (done.returncode, done.stderr) == (0, "")
         planned = plan(find_config(QWEN), make_recipe(quant="int8", shard_limit="150MB"))
         said = " ".join(done.stdout.split())

@@ -102,7 +102,7 @@ class TestCalls:
 
 class TestLines:
     def test_the_command_shows_all_strategies(self):
-        said = command("plan", MODEL, "--experts", "dispatch", "--limit", "250MB").stdout
+        said = command("plan", MODEL, "--experts", "dispatch", "--shard-limit", "250MB").stdout
         assert "9 of layers, 1,024 of experts: " in said
         assert "dispatch: 1,033 programs; 41 calls, 101.2 MB a token" in said
         assert "packed:" not in said  # whole layers are beyond the limit

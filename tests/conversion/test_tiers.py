@@ -247,7 +247,7 @@ class TestEvidence:
         assert ane_book.plan("all-minilm-l6-v2").tiers == {}
 
     def test_the_command_says_it_by_tier(self):
-        arguments = "plan", "hy-mt", "--max-seq-len", "2048", "--tiers", "128,512"
+        arguments = "plan", "hy-mt", "--context", "2048", "--tiers", "128,512"
         done = ane_book_command(*arguments, "--chip", "m4-max")
         assert done.returncode == 0, done.stderr
         assert "128 slots: 8.4 MB of cache" in done.stdout

@@ -358,5 +358,5 @@ class TestCommand:
             assert f"`ane-book run {model} PROMPT`" in refused("embed", "--model", model, "Hi")
 
     def test_inspect_knows_encoders(self, encoder):
-        done = command("inspect", encoder()[1].path, "--verify")
+        done = command("inspect", encoder()[1].path, "--checksums")
         assert done.returncode == 0 and "bert, 3 layers" in done.stdout

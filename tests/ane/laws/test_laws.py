@@ -299,14 +299,22 @@ class TestReport:
         assert "\n  instead: do it on the host" in text
         assert text.endswith("2 warnings, 1 note in 1 package")
 
-    @pytest.mark.parametrize(("rule", "shown"), [("conv-width", 4), ("last-axis-short", 1)])
-    def test_of_many_findings_the_first_stand_for_all(self, rule, shown):
+    def of_nine(self, rule: str) -> LawReport:
         report = LawReport("p", 1)
         for number in range(9):
             report.add(laws.load()[rule], Seen(f"no. {number}"), Place("p"))
-        assert report.text().count("no. ") == shown
-        assert f"\n  and {9 - shown} more\n" in report.text()
         assert report.text(why=True).count("no. ") == 9
+        return report
+
+    def test_of_many_findings_the_first_stand_for_all(self):
+        text = self.of_nine("conv-width").text()
+        assert text.count("no. ") == 4 and "\n  and 5 more\n" in text
+
+    def test_a_note_is_one_line(self):
+        text = self.of_nine("last-axis-short").text(72)
+        (note,) = [line for line in text.splitlines() if line.startswith("note")]
+        assert note.startswith("note last-axis-short (9): ") and len(note) <= 72
+        assert "no. " not in text and "--why" in text
 
     def test_json(self, report):
         facts = json.loads(json.dumps(report.to_json()))

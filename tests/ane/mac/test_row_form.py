@@ -173,11 +173,9 @@ def test_the_same_measurement_is_taken_once(tmp_path):
 
 def test_the_command_checks_rows(tmp_path):
     file = sent(tmp_path, a_row())
-    done = command("row", "--check", file)
+    done = command("row", file)
     assert (done.returncode, done.stdout) == (0, "1 row checked: nothing is wrong\n")
-    assert "is no field" in refused("row", "--check", sent(tmp_path, changed("a", 1)), by=command)
-    for words in (["--check"], [file]):
-        assert "mlprogram row --check FILE" in refused("row", *words, by=command)
+    assert "is no field" in refused("row", sent(tmp_path, changed("a", 1)), by=command)
 
 
 def test_rows_that_are_filed_are_sound():
