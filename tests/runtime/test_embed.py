@@ -225,52 +225,6 @@ class TestRefused:
         with pytest.raises(error, match=message):
             ane_book.convert(str(folder), out=tmp_path / "b")
 
-    @pytest.mark.parametrize(
-        ("option", "message"),
-        [
-            ({"kv": "host"}, "kv.* goes with models that generate text"),
-            ({"prefill": 8}, "prefill.* goes with models that generate text"),
-            ({"argmax_output": True}, "argmax_output.* goes with models that generate text"),
-            ({"quant_head": "int8"}, "quant_head.* goes with models that generate text"),
-            ({"context": 513}, "context 513 is beyond the model's 512 positions"),
-        ],
-        ids=str,
-    )
-    def test_options_that_do_not_go_with_it(self, option, message):
-        with pytest.raises(InvalidInput, match=message):
-            ane_book.plan("all-minilm-l6-v2", **option)
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"vectors": None}, r"needs vectors, with positions of \(40, 64\)"),
-            ({"context": 39}, "a context of 39 and functions of .*40.* tokens do not fit"),
-            ({"task": "text-generation"}, "functions of .* tokens do not fit"),
-            ({"vectors.positions.shape": [40, 80]}, "positions.npy: .* more than its file"),
-            ({"vectors.positions.shape": [39, 64]}, r"with positions of \(40, 64\)"),
-            ({"vectors.pooling": "max"}, "vectors.pooling: .* 'mean', 'cls' or 'last'"),
-            ({"host.masks": {"local": 3}}, "'encode_32': inputs .* do not fit"),
-            ({"vectors.dimensions": 65}, "vectors of 64 numbers, cut to 65"),
-            ({"vectors.default_prompt": "query"}, "default_prompt 'query' is none of the prompts"),
-            ({"packages.0.functions.encode_32.tokens": 33}, "'encode_32': inputs .* do not fit"),
-            ({"packages.0.functions.encode_32.inputs.mask.shape": [1, 1, 1, 32]},
-             "'encode_32': inputs .* do not fit"),
-        ],
-        ids=str,
-    )  # fmt: skip
-    def test_a_manifest_that_contradicts_itself(self, encoder, tmp_path, changes, message):
-        copy = Path(shutil.copytree(encoder()[1].path, tmp_path / "b"))
-        fields = json.loads((copy / "manifest.json").read_text())
-        for place, value in changes.items():
-            *path, last = place.split(".")
-            record = fields
-            for key in path:
-                record = record[int(key) if isinstance(record, list) else key]
-            record[last] = value
-        (copy / "manifest.json").write_text(json.dumps(fields))
-        with pytest.raises(InvalidBundle, match=message):
-            Embedder(copy)
-
     def test_texts_whose_mask_no_memory_holds(self, encoder, tmp_path):
         copy, T = Path(shutil.copytree(encoder()[1].path, tmp_path / "b")), 1_000_000
         fields = json.loads((copy / "manifest.json").read_text())
