@@ -155,8 +155,7 @@ class TestLimits:
                 words.load(path)
 
     def test_damaged_ones_give_one_error_or_the_right_answer(self, words, tmp_path):
-        # `python tests/text/_nasty_texts.py 500` runs more of them.
-        found = [attempt(number, words, tmp_path / "t.json") for number in range(100, 150)]
+        found = [attempt(number, words, tmp_path / "t.json") for number in range(50)]
         assert len(set(found)) >= 4 and found.count("tokenizer: right") > 5
 
 

@@ -105,23 +105,6 @@ class TestFiles:
 
 
 class TestProtobuf:
-    def test_every_cut(self, package):
-        whole = (package / MODEL).read_bytes()
-        for length in range(len(whole)):
-            (package / MODEL).write_bytes(whole[:length])
-            with pytest.raises(MLProgramError):
-                run(package)
-
-    def test_every_byte_replaced(self, package):
-        whole = (package / MODEL).read_bytes()
-        for place in range(len(whole)):
-            for byte in (0, 0x7F, 0xFF):
-                (package / MODEL).write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
-                try:
-                    run(package)
-                except MLProgramError:
-                    continue
-
     @pytest.mark.parametrize("kind", ["stateType.wrappedType", "listType.type"])
     @pytest.mark.parametrize("depth", [2, 40, 400])
     def test_types_in_types(self, package, kind, depth):
