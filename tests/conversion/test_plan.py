@@ -29,7 +29,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-PROMPT = [72, 101, 108, 108, 111, 32, 119, 111, 114, 108, 100]
 CUT = {"kv": "host", "head_rows": 100, "shard_limit": 200_000}
 APART = {"experts": "dispatch", "shard_limit": "30MB"}
 QWEN = "qwen2.5-0.5b-instruct"

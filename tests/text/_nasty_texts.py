@@ -52,15 +52,6 @@ def base_tokenizers() -> list[dict]:
     return [json.loads(t.to_str()) for t in (bpe, unigram, wordpiece)]
 
 
-def replace(pattern: dict, content: str) -> dict:
-    return {"type": "Replace", "pattern": pattern, "content": content}
-
-
-def split(pattern: str) -> dict:
-    return {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": pattern},
-                              "behavior": "Isolated", "invert": False}}  # fmt: skip
-
-
 VALUES = [None, True, -1, 0, 2**31, 10**18, 1e308, "", "a", "a" * 100_000, "\x00", [], {}, [[]],
           "(a+)+$", {"Regex": "(a|aa)+$"}, {"type": "Sequence"}]  # fmt: skip
 
