@@ -25,7 +25,7 @@ $(shell mkdir -p "$(HOME)")
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf slides test test-all clock unit site suites conformance elsewhere wheels onnx-nodes onnx-field fuzz random-programs sweep serve-fuzz mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book pdf slides test test-all clock unit site suites conformance elsewhere wheels onnx-nodes onnx-field fuzz random-programs serve-fuzz mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{line = sprintf("  make %-15s %s\n", $$1, $$2); \
@@ -87,9 +87,6 @@ fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 50
 
 random-programs: $(INSTALLED) ## run N random programs, 20,000 by default, and hold what runs in C to their ops one by one
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mlprogram/run/random_programs.py --cases $(or $(N),20000) --seed $(or $(SEED),0)
-
-sweep: $(INSTALLED) ## convert N odd checkpoints, 300 by default, and hold 8 runs of each to transformers
-	OMP_NUM_THREADS=1 $(BIN)/python tests/sweep/sweep.py --cases $(or $(N),300) --seed $(or $(SEED),0)
 
 serve-fuzz: $(INSTALLED) ## send the server N requests made of its OpenAPI document, 2,000 by default
 	SERVE_EXAMPLES=$(or $(N),2000) $(BIN)/pytest -q tests/serve/test_schema.py

@@ -1,11 +1,9 @@
 """The model against what others measured: the fit, figures that had no part in it, the rest."""
 
 from dataclasses import replace
-import json
 from pathlib import Path
 from typing import get_args
 
-from ane_book.errors import InvalidInput
 from ane_book_pages import cost_judged, fit
 from ane_book_pages.cost_published import Figure, Role, decode_figures, read_rows
 from mlprogram.ane.cost import predict
@@ -110,31 +108,3 @@ class TestFile:
         for row in read_rows(PUBLISHED):
             if "decode" in row and row["id"] not in judged:
                 assert row.get("left_out") or row["decode"]["role"] in ("range", "new"), row["id"]
-
-    def test_what_is_no_such_file(self, tmp_path):
-        with pytest.raises(InvalidInput, match="no file of published measurements"):
-            read_rows(tmp_path / "none.json")
-        (tmp_path / "other.json").write_text("[]")
-        with pytest.raises(InvalidInput, match=r"other\.json: no file of published measurements"):
-            read_rows(tmp_path / "other.json")
-
-    @pytest.mark.parametrize(
-        ("change", "said"),
-        [
-            ({"grade": "rumour"}, "rumour"),
-            ({"value": -1}, "-1"),
-            ({"source": None}, "NoneType"),
-            ({"checked": {"done": False}}, "does not say why"),
-            ({"decode": {"slots": 1}, "unit": "ms"}, "it has no 'weight_bytes'"),
-            ({"decode": {"weight_bytes": 1}, "unit": "bushels"}, "in no 'bushels'"),
-            ({"decode": {"weight_bytes": None}, "unit": "GB/s"}, "in no 'GB/s'"),
-            ({"decode": {"role": "oracle"}, "unit": "ms"}, "'oracle' is no role"),
-        ],
-        ids=str,
-    )
-    def test_a_row_that_is_none(self, tmp_path, change, said):
-        """The error says which row, and what of it."""
-        good = read_rows(PUBLISHED)[0]
-        (tmp_path / "rows.json").write_text(json.dumps({"rows": [good, good | change]}))
-        with pytest.raises(InvalidInput, match=rf"rows\.json, row 2: .*{said}"):
-            read_rows(tmp_path / "rows.json")

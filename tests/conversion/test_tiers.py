@@ -3,10 +3,8 @@
 What is compared is a bundle with one cache, whose numbers test_convert.py holds to `transformers`.
 """
 
-import json
 from pathlib import Path
 
-from _command import ane_book as ane_book_command
 from _long import long_but
 from _tiny import longrope, tiny_model, write_checkpoint
 import ane_book
@@ -142,12 +140,6 @@ class TestBundle:
             ane_book.convert(str(folder), out=bundle.path, tiers=(16,), **recipe)
 
 
-def test_a_bundle_follows_no_other_tiers(bundle):
-    with pytest.raises(InvalidInput, match=r"converted with tiers = \(16, 20\), not \(16,\)"):
-        ane_book.load(str(bundle.path), tiers="16")
-    assert ane_book.load(str(bundle.path), tiers="16,20,48").context == CONTEXT
-
-
 class TestEvidence:
     def test_parity_sees_the_functions_of_every_tier(self, bundle):
         found = check_parity(bundle)
@@ -169,14 +161,3 @@ class TestEvidence:
         rates = [predict(tier).tokens_s.low for tier in tiered.tiers.values()]
         assert rates == sorted(rates, reverse=True) and rates[0] > 1.1 * rates[-1]
         assert ane_book.plan("all-minilm-l6-v2").tiers == {}
-
-    def test_the_command_says_it_by_tier(self):
-        arguments = "plan", "hy-mt", "--max-seq-len", "2048", "--tiers", "128,512"
-        done = ane_book_command(*arguments, "--chip", "m4-max")
-        assert done.returncode == 0, done.stderr
-        assert "128 slots: 8.4 MB of cache" in done.stdout
-        found = json.loads(ane_book_command(*arguments, "--chip", "m4-max", "--json").stdout)
-        assert found["tiers"]["128"] * 16 == found["tiers"]["2048"] == found["cache_bytes"]
-        for slots, numbers in found["predicted"]["tiers"].items():
-            low, high = numbers["tokens_s"]
-            assert f"{int(slots):,} slots: {low:,.1f} to {high:,.1f} tokens/s" in done.stdout

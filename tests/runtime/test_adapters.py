@@ -7,7 +7,6 @@ from _long import long_but
 from _tiny import prompt
 import ane_book
 from ane_book.conversion.plan import plan
-from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import AneBookError, InvalidInput, InvalidWeights
 from ane_book.evidence.parity import check_parity
 from ane_book.models.base.lora import slot_shapes
@@ -221,14 +220,6 @@ class TestRefused:
         session.use(adapter)
         with pytest.raises(AneBookError, match="logits hold NaN: something overflowed fp16"):
             session.generate(IDS, max_tokens=2)
-
-    def test_encoders_and_recipes(self, slotted):
-        with pytest.raises(InvalidInput, match="lora_slots goes with models that generate text"):
-            ane_book.plan("all-minilm-l6-v2", lora_slots=4)
-        with pytest.raises(InvalidInput, match="lora_slots must be .*1024"):
-            make_recipe(lora_slots=2000)
-        with pytest.raises(InvalidInput, match="was converted with lora_slots = 6, not 4"):
-            ane_book.load(slotted[1].path, lora_slots=4)
 
 
 class TestBytes:
