@@ -12,6 +12,7 @@ from mlprogram import MLProgram
 import numpy as np
 import pytest
 from test_family_bundles import RECIPES
+from test_models import decoder_of, logits
 import torch
 
 CONTEXT, PREFILL = 48, 8
@@ -116,3 +117,10 @@ def test_published_fields_are_those_that_transformers_writes():
     assert plain["per_layer_config"].keys() == {"05", "11", "17", "23", "29"}
     assert read_config(plain).full_head_dim == 512
     assert read_config(plain | {"rope_parameters": None}) == read_config(plain)
+
+
+def test_full_layers_may_have_values_of_their_own():
+    model = tiny_model("gemma4_text", attention_k_eq_v=False, num_kv_shared_layers=0)
+    ids = prompt(40)
+    expected = model(torch.tensor([ids])).logits[0]
+    assert (logits(decoder_of(model), model, ids, [40], 64) - expected).abs().max() < 3e-4

@@ -48,11 +48,6 @@ def test_tensors_are_those_of_the_checkpoint(size):
     assert found == state
 
 
-def test_a_configuration_without_rope_has_that_of_transformers():
-    given = tiny_zaya("sliding").config.to_dict()
-    assert read_config(given | {"rope_parameters": None}) == read_config(given)
-
-
 def test_a_router_with_more_experts_than_weights_is_one_clear_error(tmp_path):
     folder = write_checkpoint(tiny_zaya("usual"), tmp_path / "checkpoint")
     fields = json.loads((folder / "config.json").read_text())

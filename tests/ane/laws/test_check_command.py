@@ -78,31 +78,6 @@ def test_annotations(packages, options, github, annotated):
     assert ("::error file=" in result.stdout) == annotated
 
 
-def test_sarif_that_cannot_be_written_takes_nothing_along(packages, tmp_path):
-    result = run(packages, "--sarif", tmp_path / "none" / "out.sarif")
-    assert result.stdout.endswith("1 error, 1 warning, 1 note in 3 packages\n")
-    assert isinstance(result.exception, FileNotFoundError)
-
-
-def test_text_is_as_wide_as_the_terminal(packages):
-    lines = run(packages, COLUMNS="60").stdout.splitlines()
-    words = [line for line in lines if " " in line.strip()]
-    assert max(map(len, words)) <= 60 < max(map(len, run(packages).stdout.splitlines()))
-
-
-def test_a_deep_folder_and_a_bundle_that_is_being_written(packages, tmp_path):
-    (tmp_path / "other.partial" / "unfinished.mlpackage").mkdir(parents=True)
-    (tmp_path / "sound.mlpackage").symlink_to(packages / "sound.mlpackage")
-    deep = str(tmp_path)
-    for _ in range(1100):  # deeper than Python's stack
-        deep += "/d"
-        os.mkdir(deep)
-    result = run(tmp_path)
-    os.removedirs(deep)  # pytest's own way to delete it recurses too
-    assert result.exit_code == 0, result.exception
-    assert result.stdout.endswith(" in 1 package\n")
-
-
 def test_own_rules(packages, tmp_path):
     (tmp_path / "own.toml").write_text('[max-pool]\nseverity = "error"\n')
     result = run(packages, "--rules", tmp_path / "own.toml")
