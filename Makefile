@@ -81,9 +81,8 @@ onnx-field: $(INSTALLED) ## export architectures of transformers, convert them a
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[field]"
 	$(BIN)/python tests/onnx/field.py
 
-fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 500 model files (some minutes)
+fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default (some minutes)
 	$(BIN)/python tests/fuzz/run.py --cases $(or $(N),10000) --seed $(or $(SEED),0)
-	$(BIN)/python tests/weights/damage.py --seed $(or $(SEED),0)
 
 random-programs: $(INSTALLED) ## run N random programs, 20,000 by default, and hold what runs in C to their ops one by one
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mlprogram/run/random_programs.py --cases $(or $(N),20000) --seed $(or $(SEED),0)
