@@ -95,16 +95,6 @@ def test_a_source_of_both_sides_is_said_to_be_one(axis):
     assert evidence == "conflicting: owner/name; against: another passage of owner/name"
 
 
-@pytest.mark.parametrize("width", [50, 75])
-def test_every_claim_can_be_read_within_a_width(width):
-    for claim in claims.load().values():
-        text = claim.text(width)
-        assert max(map(len, text.splitlines())) <= width, text
-        said = [claim.statement, *(one.says for one in (*claim.support, *claim.against))]
-        letters = "".join(text.split())  # lines end within words that have a hyphen
-        assert all("".join(each.split()) in letters for each in said), text
-
-
 @pytest.mark.parametrize(
     "value, amount",
     [("[0.1, 0.23]", "0.1 to 0.23 ms"), ('["silu", "tanh"]', "silu, tanh (ms)"), ("2.5", "2.5 ms")],

@@ -303,12 +303,6 @@ def test_the_journal_of_who_was_killed_before_it_was_whole_is_taken_away(tmp_pat
         Journal(folder, "key")
 
 
-def test_a_source_is_for_a_reference_model(tiny, tmp_path):
-    with pytest.raises(InvalidInput, match="is a path"):
-        ane_book.convert(str(tiny("llama")[1]), tmp_path / "out", source="random")
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(("number", "kinds"), [(6e4, ["mul"]), (7e4, ["cast", "mul", "cast"])])
 def test_what_half_precision_cannot_hold_stays_in_single(number, kinds):
     class Times(torch.nn.Module):

@@ -16,7 +16,6 @@ from ane_book.weights import Integers
 import coremltools as ct
 from coremltools.optimize import coreml as cto
 from mlprogram import MLProgram
-from mlprogram.kernels import native
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant
 import numpy as np
@@ -155,16 +154,6 @@ def test_the_executor_reads_the_very_weights(tmp_path, quant):
         program = MLProgram(tmp_path / "p.mlpackage", precision=precision, optimize=optimize)
         found = program.predict({"x": np.eye(64)[None, :, None]})["y"][0, :, 0]
         np.testing.assert_array_equal(found, expected, f"{precision}, optimize={optimize}")
-
-
-@pytest.mark.skipif(not native.available(), reason="compiled kernels read packed weights")
-@pytest.mark.parametrize("quant", ["int4-channel", "lut4"])
-def test_four_bits_stay_packed_in_memory(tmp_path, quant):
-    """All that is laid out is tables: the nibbles are read where the weight file is mapped."""
-    weight = weights(64, 1024)
-    product(tmp_path / "p.mlpackage", weight, quant)
-    memory = MLProgram(tmp_path / "p.mlpackage").memory
-    assert memory.mapped > weight.numel() / 2 > 4 * memory.laid_out
 
 
 def form(operation) -> tuple:

@@ -35,11 +35,6 @@ class TestBytes:
         assert plain.adapter == 0 < slotted.adapter == planned(lora_slots=16).adapter_bytes
         assert slotted.least - plain.least == slotted.most - plain.most == slotted.adapter
 
-    def test_of_an_encoder_a_function_a_length_and_no_cache(self):
-        wired = planned("all-minilm-l6-v2", context=256).wired
-        assert (wired.functions, wired.caches) == (3, 0)  # 32, 128 and 256 tokens
-        assert wired.most == 3 * wired.least
-
 
 class TestLines:
     def test_json(self):

@@ -7,7 +7,6 @@ from _long import long_but
 from _tiny import Guesses, assert_cut_anywhere, greedy, prompt, rewound, write_checkpoint
 from _whole_decoder import Decoder
 from _zaya import CONTEXT, PREFILL, SIZES, continued, maker, tiny_zaya
-import ane_book
 from ane_book.conversion.plan import plan
 from ane_book.errors import InvalidWeights
 from ane_book.evidence.cost import work_of
@@ -194,12 +193,3 @@ def test_parity_and_the_bytes_that_were_planned(bundled, name):
     if bundle.recipe.silu == "tanh":
         packages = [bundle.path / part.package for part in bundle.manifest.packages]
         assert "silu" not in {op.type for path in packages for op in MLProgram(path).operations}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("quant", ["int8", "lut4"])
-def test_convolutions_over_tokens_keep_their_bits_as_planned(bundled, tmp_path, quant):
-    """Matrices alone are compressed; a depthwise or grouped convolution is none."""
-    recipe = {"context": 64, "prefill": PREFILL, "quant": quant}
-    bundle = ane_book.convert(str(bundled("usual")[1]), out=tmp_path / "bundle", **recipe)
-    assert written(bundle) == plan(bundle.config, bundle.recipe).packages

@@ -183,10 +183,6 @@ class TestRefused:
             Embedder(encoder()[1]).embed(texts)
         assert isinstance(caught.value, InvalidInput)
 
-    def test_half_a_character(self, encoder):
-        with pytest.raises(InvalidInput, match="text 1 is not valid text at character 2"):
-            Embedder(encoder()[1]).embed(["ok", "ab\ud83d"])
-
     def test_an_encoder_where_a_decoder_belongs_and_the_other_way_round(self, encoder, tiny_bundle):
         bundle, decoder = encoder()[1], tiny_bundle("llama", kv="state")[1]
         with pytest.raises(InvalidInput, match=r"makes vectors of texts.*ane-book embed"):

@@ -208,28 +208,6 @@ def test_an_identity_that_may_be_meant_stays(tmp_path):
     assert (found == -4).all()
 
 
-def _ops(spec, kind):
-    (block,) = spec.mlProgram.functions["main"].block_specializations.values()
-    return [operation for operation in block.operations if operation.type == kind]
-
-
-def test_what_torch_would_not_compute_is_left(tmp_path):
-    """An output of another size than the convolution's."""
-
-    def cut(_, x):
-        weight = np.ones((1, 1, 3), np.float16)
-        x = mb.reshape(x=x, shape=[1, 1, 32])
-        pads = {"pad_type": "custom", "pad": [1, 0]}
-        return mb.exp(x=mb.conv_transpose(x=x, weight=weight, strides=[2], **pads))
-
-    def shorter(spec):
-        (one,) = _ops(spec, "conv_transpose")
-        one.outputs[0].type.tensorType.dimensions[2].constant.size -= 1
-
-    report = fix(saved(tmp_path, cut, edit=shorter), tmp_path / "b.mlpackage")
-    assert report.out is None and "torch does not compute what was meant" in report.left[0].left
-
-
 def test_rounding_that_later_ops_enlarge_is_no_other_meaning(tmp_path):
     """Of 4e-6 here, in a program of single precision."""
 

@@ -42,13 +42,6 @@ def test_exit_code(packages, name, options, code):
     assert run(packages / f"{name}.mlpackage", *options).exit_code == code
 
 
-def test_a_folder_with_a_line_of_progress(packages):
-    result = run(packages)
-    assert "error.mlpackage: main, op 1 of 1, conv" in result.stdout
-    assert result.stdout.endswith("1 error, 1 warning, 1 note in 3 packages\n")
-    assert "checked warning.mlpackage (3 of 3)" in result.stderr
-
-
 def test_json_is_all_of_the_output(packages):
     result = run(packages, "--json", GITHUB_ACTIONS="true")
     facts = json.loads(result.stdout)
