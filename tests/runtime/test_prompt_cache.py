@@ -94,11 +94,13 @@ def test_an_answer_that_runs_keeps_its_cache(session, file):
     assert session.position == N
 
 
-def test_a_copy_stays_as_it_was(session, other):
+def test_a_session_goes_on_from_a_copy_that_stays_as_it_was(session, other):
     cache = session.prompt_cache()
     before = [{name: array.copy() for name, array in own.arrays.items()} for own in cache.layers]
     other.continue_from(cache)
-    other.decode(IDS[N])
+    found, expected = other.decode(IDS[N]), session.decode(IDS[N])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    session.rewind(N)
     for own, arrays in zip(cache.layers, before, strict=True):
         for name, array in arrays.items():
             np.testing.assert_array_equal(own.arrays[name], array)

@@ -153,6 +153,32 @@ def test_nearest_neighbours_are_torchs(height, width):
 
 #: Boxes and results of Apple's op tests (defs tests, iOS 14, 16 and 17) on a 4 x 4 image of 1..16.
 IMAGE = np.arange(1, 17, dtype=np.float32).reshape(1, 1, 4, 4)
+CROPS = [
+    ([1, 1, 2, 2], 2, [6, 7, 10, 11]),
+    ([1, 1, 2, 2], 1, [8.5]),
+    ([2, 2, 1, 1], 2, [11, 10, 7, 6]),
+    ([0, 1, 0, 1], 2, [2, 2, 2, 2]),
+]
+
+
+@pytest.mark.parametrize("box, size, want", CROPS)
+def test_crop_resize_in_every_box_mode(box, size, want):
+    top, left, bottom, right = box
+    centre = [(top + bottom) / 2, (left + right) / 2, bottom - top, right - left]
+    modes = {"CORNERS_HEIGHT_FIRST": box, "CORNERS_WIDTH_FIRST": [left, top, right, bottom],
+             "CENTER_SIZE_HEIGHT_FIRST": centre,
+             "CENTER_SIZE_WIDTH_FIRST": [centre[1], centre[0], centre[3], centre[2]]}  # fmt: skip
+    sizes = {"target_height": size, "target_width": size, "sampling_mode": "ALIGN_CORNERS"}
+    want = np.float32(want).reshape(size, size)
+    for mode, coordinates in modes.items():
+        sizes["box_coordinate_mode"] = mode
+        table = np.float32(coordinates)
+        y = run("crop_resize", x=np.concatenate([IMAGE, -IMAGE]), **sizes,
+                 boxes=np.stack([table, table]))  # fmt: skip
+        same(y, np.stack([want, -want])[:, None])
+        y = run("crop_resize", x=np.concatenate([IMAGE, -IMAGE]), **sizes,
+                 roi=(table / 2).reshape(1, 1, 4, 1, 1), spatial_scale=2.0)  # fmt: skip
+        same(y, np.stack([want, -want])[None, :, None])
 
 
 @pytest.mark.parametrize(
