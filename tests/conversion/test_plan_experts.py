@@ -31,15 +31,6 @@ class TestWoken:
         found = woken(np.full((1, experts), k / experts), tokens)
         assert found == pytest.approx([exact])
 
-    def test_of_a_histogram(self):
-        """One expert a token, chosen 1/2, 1/3 and 1/6 of the time; in the second layer one."""
-        shares, tokens = np.array([[3, 2, 1], [6, 0, 0]]) / 6, 3
-        exact = sum(
-            np.prod(shares[0, list(way)]) * len(set(way))
-            for way in product(range(3), repeat=tokens)
-        )
-        assert woken(shares, tokens) == pytest.approx([exact, 1.0])
-
 
 WRITTEN = [*((size, "none") for size in SIZES), ("odd", "int8")]
 

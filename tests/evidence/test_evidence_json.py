@@ -129,26 +129,6 @@ def test_evidence_of_another_conversion_counts_for_nothing(copy):
     assert Session(copy).context == 32
 
 
-@pytest.mark.parametrize(
-    "change, said",
-    [
-        (lambda f: f.update(format="ane-book evidence 2"), "format: .*a newer one"),
-        (lambda f: f["levels"].pop("L2"), "levels"),
-        (lambda f: f["levels"]["L1"].update(status="passed"), "date and the tools"),
-        (lambda f: f["levels"]["L1"].update(figures={"x": 1}), "unmeasured has no figures"),
-        (lambda f: f["levels"]["L1"].update(status="great"), "status"),
-        (lambda f: f.update(user="somebody"), "user"),
-    ],
-)
-def test_a_damaged_file_is_told(copy, change, said):
-    file = copy / "evidence.json"
-    fields = json.loads(file.read_text())
-    change(fields)
-    file.write_text(json.dumps(fields))
-    with pytest.raises(InvalidBundle, match=rf"evidence.json: .*{said}"):
-        _ = Bundle.open(copy).evidence
-
-
 def test_a_file_that_is_no_json_or_no_file_is_told(copy):
     (copy / "evidence.json").write_text("{")
     with pytest.raises(InvalidBundle, match=r"evidence.json: .*delete it"):
