@@ -43,42 +43,27 @@ package struct Sampler {
         let most = values.reduce(-.infinity) { $1 > $0 ? $1 : $0 }
         var least = -Float.greatestFiniteMagnitude
         if let k = options.topK, k < values.count {  // what ties with the k-th stays
-            least = Cut(values.count, Double(values.count - k), most, { values[$0] }, { _ in 1 }).value
+            least = Cut(values, Double(values.count - k), most) { _ in 1 }.value
         }
-        var kept: [Candidate] = []
-        for (token, value) in values.enumerated() where value >= least {
-            kept.append(Candidate(token: Int32(token), value: value, weight: exp(value - most)))
-        }
+        // Probabilities beside that of the likeliest token; 0 of a token that is not drawn.
+        var weights = values.map { $0 < least ? 0 : exp(Double($0 - most)) }
         if let p = options.topP, p < 1 {
-            let sum = total(kept)
-            let cut = Cut(kept.count, 1 - p, most, { kept[$0].value }, { Double(kept[$0].weight / sum) })
-            kept = kept.indices.filter { (kept[$0].value, $0) >= (cut.value, cut.place) }.map { kept[$0] }
+            let cut = Cut(values, (1 - p) * weights.reduce(0, +), most) { weights[$0] }
+            for i in weights.indices where (values[i], i) < (cut.value, cut.place) { weights[i] = 0 }
         }
         if let p = options.minP, p > 0 {
             let least = most + log(Float(p))
-            kept.removeAll { $0.value < least }
+            for i in weights.indices where values[i] < least { weights[i] = 0 }
         }
-        // The first token whose sum exceeds what is drawn.
-        let sum = total(kept), end = kept.reduce(0) { $0 + Double($1.weight / sum) }
-        let drawn = random.uniform() * end
-        var reached = 0.0
-        for one in kept {
-            reached += Double(one.weight / sum)
-            if reached > drawn { return one.token }
-        }
-        return kept.last?.token ?? 0
-    }
-
-    private func total(_ kept: [Candidate]) -> Float { Float(kept.reduce(0) { $0 + Double($1.weight) }) }
-
-    /// A token that may be drawn; weight: its probability beside that of the likeliest.
-    private struct Candidate {
-        let token: Int32, value: Float, weight: Float
+        // The first token with which the sum exceeds what is drawn.
+        let drawn = random.uniform() * weights.reduce(0, +)
+        var sum = 0.0
+        return Int32(weights.firstIndex { sum += $0; return sum > drawn } ?? 0)
     }
 }
 
-/// Where n numbers, in the order of their values and then of their places, are cut: the first to
-/// stay of them, before which lie as many as measure at most `limit` together.
+/// Where numbers, in the order of their values and then of their places, are cut: the first to stay
+/// of them, before which lie as many as measure at most `limit` together.
 private struct Cut {
     let value: Float, place: Int
 
@@ -86,18 +71,18 @@ private struct Cut {
     /// which keep its order, and of them the first half, says in which bin a number is; only those
     /// of one bin are sorted.
     @inline(__always)
-    init(_ n: Int, _ limit: Double, _ most: Float, _ value: (Int) -> Float, _ measure: (Int) -> Double) {
-        func bin(_ i: Int) -> Int { Int((most - value(i)).bitPattern >> 16) }
+    init(_ values: [Float], _ limit: Double, _ most: Float, _ measure: (Int) -> Double) {
+        func bin(_ i: Int) -> Int { Int((most - values[i]).bitPattern >> 16) }
         var bins = [Double](repeating: 0, count: 1 << 15), sum = 0.0
-        for i in 0..<n { bins[bin(i)] += measure(i) }
+        for i in values.indices { bins[bin(i)] += measure(i) }
         var edge = bins.count - 1
         while edge > 0, sum + bins[edge] <= limit {
             sum += bins[edge]
             edge -= 1
         }
-        let order = (0..<n).filter { bin($0) == edge }.map { (value($0), $0) }.sorted { $0 < $1 }
+        let order = values.indices.filter { bin($0) == edge }.map { (values[$0], $0) }.sorted { $0 < $1 }
         let first = order.first { sum += measure($0.1); return sum > limit } ?? order.last
-        (self.value, place) = first ?? (most, 0)
+        (value, place) = first ?? (most, 0)
     }
 }
 
