@@ -43,11 +43,11 @@ struct SealedFields {
         guard first == "{" || first == "[" else { return first }
         var parts: [(key: String, text: String)] = [], next = token()
         while next != "}", next != "]" {
-            let key = next
             if first == "[" { parts.append(("", value(next))) } else {
+                let key = next, escaped = key.contains("\\") ? try? decode(String.self, from: Data(key.utf8)) : nil
                 (_, next) = (token(), token())  // the colon, and what is behind it
                 let own = "\(key): \(value(next))"
-                if key != field { parts.append(((try? decode(String.self, from: Data(key.utf8))) ?? key, own)) }
+                if key != field { parts.append((escaped ?? String(key.dropFirst().dropLast()), own)) }
             }
             next = token()
             if next == "," { next = token() }

@@ -43,27 +43,33 @@ package struct Sampler {
         let most = values.reduce(-.infinity) { $1 > $0 ? $1 : $0 }
         var least = -Float.greatestFiniteMagnitude
         if let k = options.topK, k < values.count {  // what ties with the k-th stays
-            least = Cut(values, Double(values.count - k), most) { _ in 1 }.value
+            least = Cut(values.count, Double(values.count - k), most, { values[$0] }, { _ in 1 }).value
         }
-        // Probabilities beside that of the likeliest token; 0 of a token that is not drawn.
-        var weights = values.map { $0 < least ? 0 : exp(Double($0 - most)) }
+        // What may be drawn, with probabilities beside that of the likeliest token.
+        var kept: [(token: Int, weight: Double)] = []
+        kept.reserveCapacity(values.count)
+        for (token, value) in values.enumerated() where value >= least {
+            kept.append((token, exp(Double(value - most))))
+        }
+        func sum() -> Double { kept.reduce(0) { $0 + $1.weight } }
         if let p = options.topP, p < 1 {
-            let cut = Cut(values, (1 - p) * weights.reduce(0, +), most) { weights[$0] }
-            for i in weights.indices where (values[i], i) < (cut.value, cut.place) { weights[i] = 0 }
+            let cut = Cut(kept.count, (1 - p) * sum(), most, { values[kept[$0].token] }, { kept[$0].weight })
+            let first = kept[cut.place].token
+            kept.removeAll { values[$0.token] < cut.value || values[$0.token] == cut.value && $0.token < first }
         }
         if let p = options.minP, p > 0 {
             let least = most + log(Float(p))
-            for i in weights.indices where values[i] < least { weights[i] = 0 }
+            kept.removeAll { values[$0.token] < least }
         }
         // The first token with which the sum exceeds what is drawn.
-        let drawn = random.uniform() * weights.reduce(0, +)
-        var sum = 0.0
-        return Int32(weights.firstIndex { sum += $0; return sum > drawn } ?? 0)
+        let drawn = random.uniform() * sum()
+        var reached = 0.0
+        return Int32(kept.first { reached += $0.weight; return reached > drawn }?.token ?? 0)
     }
 }
 
-/// Where numbers, in the order of their values and then of their places, are cut: the first to stay
-/// of them, before which lie as many as measure at most `limit` together.
+/// Where n numbers, in the order of their values and then of their places, are cut: the first to
+/// stay of them, before which lie as many as measure at most `limit` together.
 private struct Cut {
     let value: Float, place: Int
 
@@ -71,18 +77,18 @@ private struct Cut {
     /// which keep its order, and of them the first half, says in which bin a number is; only those
     /// of one bin are sorted.
     @inline(__always)
-    init(_ values: [Float], _ limit: Double, _ most: Float, _ measure: (Int) -> Double) {
-        func bin(_ i: Int) -> Int { Int((most - values[i]).bitPattern >> 16) }
+    init(_ n: Int, _ limit: Double, _ most: Float, _ value: (Int) -> Float, _ measure: (Int) -> Double) {
+        func bin(_ i: Int) -> Int { Int((most - value(i)).bitPattern >> 16) }
         var bins = [Double](repeating: 0, count: 1 << 15), sum = 0.0
-        for i in values.indices { bins[bin(i)] += measure(i) }
+        for i in 0..<n { bins[bin(i)] += measure(i) }
         var edge = bins.count - 1
         while edge > 0, sum + bins[edge] <= limit {
             sum += bins[edge]
             edge -= 1
         }
-        let order = values.indices.filter { bin($0) == edge }.map { (values[$0], $0) }.sorted { $0 < $1 }
+        let order = (0..<n).filter { bin($0) == edge }.map { (value($0), $0) }.sorted { $0 < $1 }
         let first = order.first { sum += measure($0.1); return sum > limit } ?? order.last
-        (value, place) = first ?? (most, 0)
+        (self.value, place) = first ?? (most, 0)
     }
 }
 
@@ -129,12 +135,9 @@ private func ordered(_ bits: UInt16) -> Int32 {
 extension Output {
     /// The logits (V,) of this output's token.
     func logits() -> [Float] {
-        var logits: [Float] = []
-        logits.reserveCapacity(parts.reduce(0) { $0 + $1.shape[1] })
-        for part in parts {
+        parts.flatMap { part in
             let columns = part.shape[3], halfs = part.halfs
-            for row in 0..<part.shape[1] { logits.append(Float(halfs[row * columns + column])) }
+            return (0..<part.shape[1]).map { Float(halfs[$0 * columns + column]) }
         }
-        return logits
     }
 }
