@@ -48,7 +48,9 @@ class TestBytes:
         assert planned.weight_bytes == sum(written.values())
         embedding = (bundle.path / "embedding.npy").stat().st_size
         assert 0 < embedding - planned.embedding_bytes <= 128  # the header of a .npy file
-        counts = {part.package: len(part.functions) for part in bundle.manifest.packages}
+        for program, part in zip(planned.programs, bundle.manifest.packages, strict=True):
+            assert {*planned.functions(program)} == {*part.functions} >= {*planned.called(program)}
+        counts = {program.package: len(planned.called(program)) for program in planned.programs}
         assert planned.wired.functions == sum(counts.values())
         assert planned.wired.shared == planned.weight_bytes
         assert planned.wired.copied == sum(counts[name] * size for name, size in written.items())

@@ -18,8 +18,12 @@ class TestBytes:
     def test_with_tiers_the_head_is_loaded_no_more_often(self):
         plain, tiered = planned(context=512), planned(context=512, tiers=(128,))
         head = sum(program.bytes for program in plain.head)
-        assert plain.wired.copied == 2 * plain.weight_bytes
-        assert tiered.wired.copied == 4 * plain.weight_bytes - 2 * head
+        assert plain.wired.copied == 2 * plain.weight_bytes - head
+        assert tiered.wired.copied == 4 * plain.weight_bytes - 3 * head
+
+    def test_where_verify_takes_all_single_tokens_decode_is_not_loaded(self):
+        for K, functions in ((8, 4), (7, 4), (6, 5)):  # 512 tokens: 64 blocks; 1 and 2 tokens over
+            assert planned(context=512, verify=K).wired.functions == functions
 
     def test_caches_are_those_of_the_manifest(self, tiny_bundle):
         for kv in ("state", "host"):
