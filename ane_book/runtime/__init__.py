@@ -12,31 +12,16 @@ if TYPE_CHECKING:
     from ane_book.runtime.tags import Tagger
 
 __all__ = [
-    "Backend",
-    "CoreMLBackend",
-    "Embedder",
-    "MILBackend",
-    "Result",
-    "Sampler",
-    "Session",
-    "Stream",
-    "Tagger",
-    "choose_backend",
-]
+    "Backend", "CoreMLBackend", "Embedder", "MILBackend", "Result", "Sampler", "Session", "Stream",
+    "Tagger", "choose_backend",
+]  # fmt: skip
 
 #: The modules of the public names. Each is imported at first use: a session needs no tagger.
 _HOMES = {
-    "Backend": "backends",
-    "CoreMLBackend": "backends",
-    "Embedder": "encoder",
-    "MILBackend": "backends",
-    "Result": "answer",
-    "Sampler": "sampling",
-    "Session": "session",
-    "Stream": "answer",
-    "Tagger": "tags",
-    "choose_backend": "backends",
-}
+    "Backend": "backends", "CoreMLBackend": "backends", "Embedder": "encoder",
+    "MILBackend": "backends", "Result": "answer", "Sampler": "sampling", "Session": "session",
+    "Stream": "answer", "Tagger": "tags", "choose_backend": "backends",
+}  # fmt: skip
 
 
 def __getattr__(name: str):

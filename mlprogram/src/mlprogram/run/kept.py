@@ -15,6 +15,7 @@ whose package has changed, is never run: the plan is made anew.
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 import hashlib
 from importlib.util import find_spec
 import json
@@ -125,18 +126,22 @@ def file_key(
 ) -> str | None:
     """A hash of all that a plan is made of, but for weight files; None without kernels."""
     library, _ = compiled.library()
-    if library is None or (torch := find_spec("torch")) is None or torch.origin is None:
+    if library is None:
         return None
-    made_of: list[object] = [program, str(file), function, precision, semantics, library.made_of]
-    made_of += [np.__version__, os.environ.get("ATEN_CPU_CAPABILITY"), _times([torch.origin])]
-    for folder, _, names in os.walk(Path(mlprogram.__file__).parent):
-        made_of.append(_times(os.path.join(folder, n) for n in names if n.endswith(".py")))
+    made_of = [program, str(file), function, precision, semantics, library.made_of, _code()]
+    made_of += [np.__version__, os.environ.get("ATEN_CPU_CAPABILITY")]
     return hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]
 
 
-def _times(paths: Iterable[str]) -> list[tuple[str, int, int]]:
-    found = ((path, os.stat(path)) for path in sorted(paths))
-    return [(path, status.st_size, status.st_mtime_ns) for path, status in found]
+@cache
+def _code() -> list[tuple[str, int, int]]:
+    """The files of this library, and torch's first one, with sizes and times."""
+    torch = find_spec("torch")
+    paths = [torch.origin] if torch and torch.origin else []
+    for folder, _, names in os.walk(Path(mlprogram.__file__).parent):
+        paths += [os.path.join(folder, name) for name in sorted(names) if name.endswith(".py")]
+    found = ((path, os.stat(path)) for path in paths)
+    return sorted((path, status.st_size, status.st_mtime_ns) for path, status in found)
 
 
 def identity(blob: BlobFile) -> tuple[int, ...]:
