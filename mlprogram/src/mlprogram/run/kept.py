@@ -1,7 +1,7 @@
 """Keep the plan of a function in the cache: the next process runs it without planning, or torch.
 
 A plan is kept where all of its steps run in C as one stretch of fixed sizes. Its file has a line of
-JSON (names, types and the `Table`) and an image: the table's words and whatever constants are not
+JSON (names, types and the `CallTable`) and an image: the table's words and whatever constants are not
 in the package's weight files as a kernel reads them. An address in the image is a place, the number
 of a base (the image, a weight file, an entry of the kernels), and an offset from where that lies in
 this process.
@@ -33,7 +33,7 @@ from mlprogram.package.description import Feature
 from mlprogram.package.files import inside
 from mlprogram.package.values import TensorType
 from mlprogram.package.weight_file import BlobFile
-from mlprogram.run.table import Table, address, new, read
+from mlprogram.run.table import CallTable, address, new, read
 import numpy as np
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Failed(NamedTuple):
-    """A call that failed: its place in the table, and the memory of `Table.run`."""
+    """A call that failed: its place in the table, and the memory of `CallTable.run`."""
 
     place: int
     memory: list[np.ndarray]
@@ -57,7 +57,7 @@ class WholePlan:
 
     inputs: list[str]
     outputs: list[str]
-    table: Table
+    table: CallTable
     results: Sequence[tuple[int, bool]]
     image: np.ndarray
     owners: list
@@ -186,7 +186,7 @@ def _read(
     return KeptPlan(
         path.stem, program, head["name"], [*head["functions"]], inputs, outputs, states,
         _features(head["features"]), _features(head["images"]),
-        WholePlan([*inputs], [*outputs], Table(*head["table"]), head["results"], image, blobs),
+        WholePlan([*inputs], [*outputs], CallTable(*head["table"]), head["results"], image, blobs),
     )  # fmt: skip
 
 

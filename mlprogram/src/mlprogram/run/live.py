@@ -55,7 +55,7 @@ def resumed(
 ) -> dict[str, Any]:
     """The outputs of a call of a kept plan that failed, from the step on that did.
 
-    memory: see `Table.run`; the program's one stretch has the same table.
+    memory: see `CallTable.run`; the program's one stretch has the same table.
     """
     if program._kept is not None:
         made = hashlib.sha256(content(program, program.compiled)).hexdigest()

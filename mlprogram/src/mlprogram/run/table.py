@@ -23,7 +23,7 @@ SMALL = 1088  # bytes; below 1,024 numpy gives memory that it has kept, which no
 View = tuple[int, int, str, tuple[int, ...], tuple[int, ...]]
 
 
-class Table(NamedTuple):
+class CallTable(NamedTuple):
     """What the calls of a stretch are given, for one size.
 
     An address is counted from a base: 0 is none, 1 the arena, then each of what is given, of the
