@@ -75,11 +75,11 @@ def load(
     own evidence, too. recipe: what `convert` takes (kv, context, prefill, source, progress, ...); a
     bundle is held to it.
     """
+    from ane_book import runtime
     from ane_book.bundle import Bundle
     from ane_book.evidence.inspect import is_bundle
-    from ane_book.runtime import Embedder, Session, Tagger, choose_backend
 
-    backend = choose_backend(backend, precision)  # refused before a conversion, not after it
+    backend = runtime.choose_backend(backend, precision)  # refused before a conversion
     if is_bundle(model):
         from ane_book.bundle.cache import mark_used
 
@@ -95,10 +95,10 @@ def load(
         bundle = convert(str(model), **recipe)
     match bundle.manifest.task:
         case "embedding":
-            return Embedder(bundle, precision, backend, force)
+            return runtime.Embedder(bundle, precision, backend, force)
         case "token-classification":
-            return Tagger(bundle, precision, backend, force)
-    return Session(bundle, precision, backend, force)
+            return runtime.Tagger(bundle, precision, backend, force)
+    return runtime.Session(bundle, precision, backend, force)
 
 
 def plan(model: "str | Path", **recipe: "Unpack[RecipeOptions]") -> "Plan":

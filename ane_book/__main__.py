@@ -6,6 +6,8 @@ mend; 130 and 141 as `mlprogram.terminal` has them.
 Everything else is imported inside, so that Ctrl-C is quiet from the first moment.
 """
 
+import sys
+
 from mlprogram import terminal
 
 
@@ -15,6 +17,10 @@ def main() -> None:
 
 
 def _command() -> None:
+    if {*sys.argv[1:2]} & {"run", "chat"} and "--help" not in sys.argv:
+        from ane_book.text.process import start_ahead
+
+        start_ahead()  # which takes as long as the imports of this process
     from ane_book.cli import app
 
     app(prog_name="ane-book")

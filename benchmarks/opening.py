@@ -26,7 +26,7 @@ def measure(package: str, precision: str) -> dict[str, float]:
 
     before, start = peak_resident(), time.perf_counter()
     program = MLProgram(package, "decode", precision)
-    state, inputs, _ = program.make_state(), program.random_inputs(), program.compiled
+    state, inputs, _ = program.make_state(), program.random_inputs(), program.prepare()
     opened = time.perf_counter()
     program.predict(inputs, state)
     first = time.perf_counter()

@@ -21,12 +21,15 @@ from pathlib import Path
 import re
 import shutil
 import time
+from typing import TYPE_CHECKING
 
 from ane_book.bundle import read_manifest
 from ane_book.device import cache_folder
 from ane_book.errors import InvalidBundle, InvalidInput
-from filelock import FileLock, Timeout
 from mlprogram.files import regular_files, written_whole
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 #: The name of a bundle, of one that is being made, and of one that is being replaced.
 KNOWN = re.compile(r"([^/\\]+-[0-9a-f]{16})(\.partial|\.replaced)?")
@@ -127,6 +130,8 @@ def delete(names: Iterable[str]) -> list[Entry]:
 
 def _remove(entry: Entry) -> bool:
     """Delete an entry, or return False while somebody writes it."""
+    from filelock import Timeout
+
     try:
         with _lock(entry.bundle).acquire(timeout=0):
             (entry.path / "manifest.json").unlink(missing_ok=True)  # half a bundle is none
@@ -145,7 +150,9 @@ def mark_used(bundle: Path) -> None:
             os.utime(bundle)
 
 
-def _lock(bundle: Path) -> FileLock:
+def _lock(bundle: Path) -> "FileLock":
+    from filelock import FileLock
+
     folder = cache_folder() / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     return FileLock(folder / f"{sha256(os.fsencode(bundle.resolve())).hexdigest()[:16]}.lock")
@@ -154,6 +161,8 @@ def _lock(bundle: Path) -> FileLock:
 @contextmanager
 def locked(bundle: Path) -> Iterator[None]:
     """Hold the lock for writing a bundle; waits for a process that has it."""
+    from filelock import Timeout
+
     lock = _lock(bundle)
     try:
         lock.acquire(timeout=0)

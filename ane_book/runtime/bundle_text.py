@@ -4,16 +4,28 @@ from collections.abc import Sequence
 from functools import cached_property
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ane_book.bundle import Bundle, manifest
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.text.chat import Messages, as_messages, thought_tags
 from ane_book.text.process import TextProcess, check_text
 import numpy as np
-from tokenizers import Tokenizer
+
+if TYPE_CHECKING:  # which works in a process of its own
+    from tokenizers import Tokenizer
 
 CUT = "\U0010fffd"  # the last character for private use; a text that has it loses it
+
+
+def described(session: Any) -> str:
+    """What a session, an embedder or a tagger is, as `print` shows it."""
+    known = session.bundle.manifest
+    functions = ", ".join(f"{name} {T}" for name, T in known.functions.items())
+    return (
+        f"<{type(session).__name__} {known.name}: context {known.context}, tokens of a call: "
+        f"{functions}; backend {session.backend.name}, {session.bundle.path}>"
+    )
 
 
 class BundleText:
@@ -22,14 +34,17 @@ class BundleText:
     bundle: Bundle
     _tokenizer: TextProcess
     _text: manifest.Tokenizer
+    __repr__ = described
 
     @property
     def _tokenizer_file(self) -> Path:
         return self.bundle.path / self._text.file
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> "Tokenizer":
         """The tokenizer itself, in this process and without the limits of `encode`."""
+        from tokenizers import Tokenizer
+
         tokenizer = Tokenizer.from_file(str(self._tokenizer_file))
         tokenizer.no_truncation()
         tokenizer.no_padding()

@@ -37,8 +37,6 @@ from ane_book.runtime.prompt_cache import (
 )
 from mlprogram.files import check_file, private_file
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 FileForm = Literal["mlx", "mlx-swift"]
 
@@ -92,6 +90,8 @@ def check_form(manifest: Manifest, form: str) -> None:
 def write_cache(path: Path, cache: PromptCache, form: FileForm) -> None:
     """Write a cache to a file of mode 600, whole or not at all; raises InvalidInput for a place
     that cannot be written to, or OutOfSpace."""
+    from safetensors.numpy import save
+
     said = {"messages": _texts(cache.messages)} if cache.messages else {}
     record = json.dumps({"tokens": cache.tokens, "made_of": cache.made_of, **said})
     given = {"model": cache.made_of["model"], "tokenizer_config": "{}", "ane_book": record}
@@ -191,6 +191,8 @@ class _File:
     """A safetensors file, whose header is checked; left: the tensors that were not read yet."""
 
     def __init__(self, path: Path):
+        from safetensors import SafetensorError, safe_open
+
         try:
             check_file(path)
             self._file = safe_open(path, "pt")  # numpy has no bfloat16

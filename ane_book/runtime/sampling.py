@@ -10,6 +10,7 @@ Letters: V vocabulary.
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ane_book.errors import AneBookError
@@ -28,8 +29,8 @@ def keep_top_p(logits: np.ndarray, p: float) -> np.ndarray:
     """(V,) with all but the smallest set of tokens whose probabilities reach p at -inf."""
     candidates = np.flatnonzero(np.isfinite(logits))  # a top-k before this one spares the long sort
     order = candidates[np.argsort(logits[candidates], kind="stable")]  # ascending
-    cumulative = np.cumsum(_softmax(logits[order]), dtype=np.float64)
-    dropped = cumulative <= 1.0 - p
+    cumulative = np.cumsum(_weights(logits[order]))
+    dropped = cumulative <= (1.0 - p) * cumulative[-1]
     dropped[-1] = False  # the likeliest token always stays
     kept = logits.copy()
     kept[order[dropped]] = -np.inf
@@ -55,9 +56,10 @@ def filter_logits(
     return logits
 
 
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    weights = np.exp(logits - logits.max())
-    return weights / weights.sum()
+def _weights(logits: np.ndarray) -> np.ndarray:
+    """Probabilities beside that of the likeliest token, float64: in float32 another library's exp
+    differs in the last digit, and with it now and then a token that is drawn."""
+    return np.exp(logits - logits.max(), dtype=np.float64)
 
 
 def check_logits(logits: np.ndarray) -> None:
@@ -116,8 +118,11 @@ class Sampler:
     def __init__(self, how: Sampling, mask: "Mask | None" = None):
         self.how, self.mask = how, mask
         self.drawn: list[TokenLogprobs] = []
-        self._random = np.random.default_rng(how.seed)
         self._counts: Counter[int] = Counter()  # of the tokens of the answer
+
+    @cached_property
+    def _random(self) -> "np.random.Generator":
+        return np.random.default_rng(self.how.seed)
 
     def __call__(self, logits: np.ndarray) -> int:
         """The next token's id, from logits (V,) float32; draws once unless greedy.
@@ -151,6 +156,6 @@ class Sampler:
         if how.temperature == 0:
             return int(np.argmax(logits))
         kept = filter_logits(logits, how.temperature, how.top_k, how.top_p, how.min_p)
-        cumulative = np.cumsum(_softmax(kept), dtype=np.float64)
+        cumulative = np.cumsum(_weights(kept))
         drawn = self._random.random() * cumulative[-1]
         return int(np.searchsorted(cumulative, drawn, side="right"))

@@ -20,19 +20,10 @@ from ane_book.bundle import Bundle, opened
 from ane_book.errors import InvalidInput, PromptTooLong
 from ane_book.options import Sampling, SamplingOptions, checked
 from ane_book.runtime.adapters import Adapter, read_adapter
-from ane_book.runtime.answer import (
-    Answer,
-    Clock,
-    Result,
-    Stream,
-    TextStream,
-    alone,
-    common_prefix,
-)
+from ane_book.runtime.answer import Answer, Clock, Result, Stream, TextStream, alone, common_prefix
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.bundle_text import BundleText, check_ids, load_tokenizer
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
-from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.model_runner import ChunkOutput, ModelRunner
 from ane_book.runtime.prompt_cache import PromptCache, collect, made_of, restored
 from ane_book.runtime.prompt_cache_file import FileForm, check_form, read_cache, write_cache
@@ -42,6 +33,7 @@ from ane_book.text.process import TextProcess
 import numpy as np
 
 if TYPE_CHECKING:
+    from ane_book.runtime.grammar import GrammarTokens
     from typing_extensions import TypeIs
 
 TokenIds = Sequence[int] | np.ndarray  # (n,), of whole numbers
@@ -311,7 +303,9 @@ class Session(BundleText):
         return Sampler(how, how.form and self._grammar_tokens.mask(*how.form, end))
 
     @cached_property
-    def _grammar_tokens(self) -> GrammarTokens:
+    def _grammar_tokens(self) -> "GrammarTokens":
+        from ane_book.runtime.grammar import GrammarTokens
+
         ends = self._text.eos_token_ids
         return GrammarTokens(self._tokenizer_file, self._runner.vocabulary, ends)
 

@@ -9,6 +9,7 @@ there it only keeps a crash apart.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import date
 import json
 import os
@@ -30,6 +31,7 @@ CODE = "import sys; sys.path[:] = sys.argv[3:]; from ane_book.text.worker import
 CODE += "main(float(sys.argv[1]), int(sys.argv[2]))"
 
 _all: weakref.WeakSet["TextProcess"] = weakref.WeakSet()
+_ahead: list[subprocess.Popen] = []
 
 
 def _unlock() -> None:
@@ -136,25 +138,36 @@ class TextProcess:
         return answer["value"]
 
     def _start(self) -> None:
-        # Isolated (-I, -S) and with this very path it finds what this process has found.
-        homes = (Path(__file__).parents[2], Path(mlprogram.__file__).parents[1])
-        path = [folder for folder in sys.path if folder]
-        path = [*(str(home) for home in homes if str(home) not in path), *path]
-        command = [sys.executable, "-I", "-S", "-c", CODE, str(SECONDS), str(MEMORY), *path]
-        environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"}
-        pipe = subprocess.PIPE
-        try:  # without buffers, whose locks and contents a fork would copy
-            self._process = subprocess.Popen(
-                command, 0, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment
-            )
-        except OSError as error:
-            raise BackendUnavailable(
-                f"{sys.executable or 'Python'} cannot be started for the tokenizer: {error}"
-            ) from None
+        self._process = _ahead.pop() if _ahead else _started()
         assert self._process.stdin and self._process.stdout
         self._requests, self._answers = self._process.stdin, self._process.stdout
         self._owner = os.getpid()
         self._stop = weakref.finalize(self, _stop, self._process, self._owner)
+
+
+def start_ahead() -> None:
+    """Start the process of the next `TextProcess`, for a command that knows of it before the model
+    is opened. Where it cannot be started, that one says so."""
+    with suppress(BackendUnavailable):
+        _ahead.append(_started())
+
+
+def _started() -> subprocess.Popen:
+    # Isolated (-I, -S) and with this very path it finds what this process has found.
+    homes = (Path(__file__).parents[2], Path(mlprogram.__file__).parents[1])
+    path = [folder for folder in sys.path if folder]
+    path = [*(str(home) for home in homes if str(home) not in path), *path]
+    command = [sys.executable, "-I", "-S", "-c", CODE, str(SECONDS), str(MEMORY), *path]
+    environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"}
+    pipe = subprocess.PIPE
+    try:  # without buffers, whose locks and contents a fork would copy
+        return subprocess.Popen(
+            command, 0, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment
+        )
+    except OSError as error:
+        raise BackendUnavailable(
+            f"{sys.executable or 'Python'} cannot be started for the tokenizer: {error}"
+        ) from None
 
 
 def check_text(text: str, what: str, place: int = 0) -> None:

@@ -62,14 +62,19 @@ class Proxy(coreml.Proxy):
 
 
 def check_steps(program, inputs, found):
-    """Raises AssertionError if steps that ran in C give other bits from Python, one by one."""
+    """Raises AssertionError if steps that ran in C give other bits from Python, one by one, or from
+    a plan that was kept."""
     ops = {operation.type for operation in program.operations}
     if RANDOM & ops or not any(isinstance(part, NativeStretch) for part in program.compiled.parts):
         return
-    alone = MLProgram(program.package, program.name, program.precision, without=["runner"])
-    for name, right in alone.predict(inputs).items():
-        same = np.array_equal(found[name], right, equal_nan=right.dtype.kind == "f")
-        assert same, f"{name}: in C {found[name]}, from Python {right}"
+    others = [MLProgram(program.package, program.name, program.precision, without=["runner"])]
+    if program._whole is not None and program.asked is not None:
+        function, precision, semantics = program.asked
+        others.append(MLProgram(program._source, function, precision, semantics=semantics))
+    for other in others:
+        for name, right in other.predict(inputs).items():
+            same = np.array_equal(found[name], right, equal_nan=right.dtype.kind == "f")
+            assert same, f"{name}: in C {found[name]}, from {other._kept and 'the cache'} {right}"
 
 
 def rounded_once(program, inputs):

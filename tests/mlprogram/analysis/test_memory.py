@@ -3,6 +3,7 @@
 from functools import cache
 import gc
 from pathlib import Path
+import tracemalloc
 
 from _foreign import built
 import coremltools as ct
@@ -10,7 +11,8 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import get_new_symbol, types
 from mlprogram import MLProgram
 from mlprogram.analysis.memory import peak_resident, predict
-from mlprogram.kernels import native
+from mlprogram.kernels import compiled, native
+from mlprogram.run import live
 import numpy as np
 import pytest
 import torch
@@ -27,20 +29,34 @@ def half(*shape) -> mb.TensorSpec:
 
 
 class Allocated(TorchDispatchMode):
-    """The most bytes of tensors that ops made and that lived at once."""
+    """The most bytes that lived at once of torch's tensors and of numpy's arrays."""
 
-    def __init__(self):
+    def __init__(self, monkeypatch):
         super().__init__()
-        self.living, self.peak = {}, 0
+        self.living, self.peak, run_steps = {}, 0, compiled.run_steps
+
+        def looked(*arguments):  # a stretch has all of its memory by then
+            self.look()
+            return run_steps(*arguments)
+
+        monkeypatch.setattr(compiled, "run_steps", looked)
+        tracemalloc.start()
+
+    def look(self) -> None:
+        arrays = tracemalloc.take_snapshot().filter_traces(
+            [tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)]
+        )
+        self.living = {k: v for k, v in self.living.items() if not v[0].expired()}
+        tensors = sum(size for _, size in self.living.values())
+        self.peak = max(self.peak, tensors + sum(trace.size for trace in arrays.traces))
 
     def __torch_dispatch__(self, op, _, arguments=(), options=None):
         result = op(*arguments, **(options or {}))
         for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
+            if isinstance(leaf, torch.Tensor) and leaf.untyped_storage().resizable():  # torch's own
                 memory = leaf.untyped_storage()
                 self.living[memory.data_ptr()] = (StorageWeakRef(memory), memory.nbytes())
-        self.living = {k: v for k, v in self.living.items() if not v[0].expired()}
-        self.peak = max(self.peak, sum(size for _, size in self.living.values()))
+        self.look()
         return result
 
 
@@ -118,14 +134,15 @@ class TestValues:
 
     @pytest.mark.parametrize("attention", [(), ("attention",)])
     @pytest.mark.parametrize("runner", [(), ("runner",)])
-    def test_against_what_torch_allocates(self, attention, runner):
+    def test_against_what_is_allocated(self, attention, runner, monkeypatch):
         """A group of ops has no values inside. In C the arena of a stretch stays to its end."""
 
         running = MLProgram(attending().package, without=attention + runner)
         running.compiled  # noqa: B018  (constants are laid out now, not in the call)
-        with torch.inference_mode(), Allocated() as allocated:
-            tensors = [tensor.clone() for tensor in running._tensors(running.random_inputs())]
-            running.compiled.run(tensors, {})
+        tensors = live.tensors_of(running, running._arrays(running.random_inputs()))
+        with torch.inference_mode(), Allocated(monkeypatch) as allocated:
+            running.compiled.run([tensor.clone() for tensor in tensors], {})
+        tracemalloc.stop()
         assert allocated.peak == pytest.approx(running.memory.values, rel=0.05)
 
 

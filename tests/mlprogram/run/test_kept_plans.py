@@ -18,10 +18,12 @@ from mlprogram import MLProgram, sealed
 from mlprogram.errors import InvalidPackage
 from mlprogram.kernels import compiled, library, native
 from mlprogram.machine import cache_folder
-from mlprogram.run import keep
+from mlprogram.package.reader import Package
+from mlprogram.run import keep, kept
 import numpy as np
 import pytest
 from random_programs import equal, outcome
+import torch
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.status()[1])
 
@@ -69,8 +71,8 @@ def answer(path: Path) -> tuple[bool, np.ndarray]:
 def compare(path: Path, calls, precision: str = "fp16") -> bool:
     """A program that is opened a second time equals the first one, outputs, errors and states;
     returns whether its plan was kept."""
-    made = MLProgram(path, precision=precision)
-    made.prepare()
+    MLProgram(path, precision=precision).prepare()
+    made = MLProgram(Package(path), precision=precision)  # of what is in memory nothing is kept
     kept = MLProgram(path, precision=precision)
     assert made._kept is None
     if kept._kept is None:
@@ -322,12 +324,14 @@ def test_another_processor_library_or_torch(path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(np, "__version__", "3.0")
         assert MLProgram(path)._kept is None
-    source, times = Path(keep.__file__), Path(keep.__file__).stat()
-    try:
-        os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns + 1))
-        assert MLProgram(path)._kept is None
-    finally:
-        os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+    code = kept._code()
+    assert Path(torch.__file__) in [Path(file) for file, *_ in code]
+    assert any(Path(file) == Path(keep.__file__) for file, *_ in code)
+    (file, size, time), *rest = code
+    for other in ((file, size + 1, time), (file, size, time + 1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(kept, "_code", lambda other=other: [other, *rest])
+            assert MLProgram(path)._kept is None
     assert MLProgram(path)._kept
 
 

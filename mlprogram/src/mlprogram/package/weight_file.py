@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 import struct
 
-from mlprogram.errors import InvalidPackage, refuse_pointer
+from mlprogram.errors import AbsentFile, InvalidPackage, refuse_pointer
 import numpy as np
 
 VERSION = 2
@@ -111,7 +111,7 @@ class BlobFile:
     def __init__(self, path: Path):
         self.path = path
         try:
-            refuse_pointer(path, InvalidPackage)
+            refuse_pointer(path, AbsentFile)
             with path.open("rb") as file:
                 self.status = os.fstat(file.fileno())
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

@@ -7,7 +7,7 @@ nothing in it depends on a product, or that all that does lies in columns, `step
 b may depend on the columns up to b // step % T. A kernel that might join columns, or that has no
 rule here, ends the proof; then all columns are computed.
 
-What a mask hides is known in a call only: `Table.run` looks whether it hides the columns that are
+What a mask hides is known in a call only: `CallTable.run` looks whether it hides the columns that are
 not used from those that are.
 """
 

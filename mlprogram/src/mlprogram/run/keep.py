@@ -14,7 +14,7 @@ from mlprogram.package.description import Feature
 from mlprogram.package.validation.validate import needed_memory
 from mlprogram.run.calls import ConstantMemory
 from mlprogram.run.compile import Compiled
-from mlprogram.run.kept import file_key, identity
+from mlprogram.run.kept import WholePlan, file_key, identity
 from mlprogram.run.open_sizes import OpenSizes
 from mlprogram.run.plan import Name
 from mlprogram.run.stretches import NativeStretch, whole
@@ -33,23 +33,32 @@ class Unkept(Exception):
     """A plan is not one that is kept."""
 
 
-def keep(program: "MLProgram", compiled: Compiled) -> None:
-    """Write the plan of a program that was opened from a package's folder, if it can be kept."""
-    with suppress(Unkept, OSError, MLProgramError):
-        file, asked = program.package.file, program.asked
-        if file is None or asked is None:
-            return
-        key = file_key(program.package.digest, file, *asked)
-        made = content(program, compiled)
-        if key is None or len(made) > LARGEST:
-            return
-        folder = sealed.private_folder()
-        path = folder / f"{key}-{hashlib.sha256(made).hexdigest()}.plan"
-        with private_file(path) as file:
-            file.write(made)
-        kept = sorted(folder.glob("*.plan"), key=lambda one: one.stat().st_mtime)
-        for old in kept[:-MOST]:
-            old.unlink(missing_ok=True)
+def keep(program: "MLProgram", compiled: Compiled) -> WholePlan | None:
+    """The plan of a program, if all of it runs in C; and write it to the cache, if the program was
+    opened from a package's folder."""
+    try:
+        stretch, results = one_stretch(program, compiled)
+    except Unkept:
+        return None
+    package = program.package
+    if program.asked is not None and package.file is not None:
+        with suppress(Unkept, OSError, MLProgramError):
+            _write(program, compiled, file_key(package.digest, package.file, *program.asked))
+    names, words = [*program.outputs], stretch.words.at(0)
+    return WholePlan([*program.inputs], names, stretch.tables.at(0), results, words, [stretch])
+
+
+def _write(program: "MLProgram", compiled: Compiled, key: str | None) -> None:
+    made = content(program, compiled)
+    if key is None or len(made) > LARGEST:
+        return
+    folder = sealed.private_folder()
+    path = folder / f"{key}-{hashlib.sha256(made).hexdigest()}.plan"
+    with private_file(path) as file:
+        file.write(made)
+    kept = sorted(folder.glob("*.plan"), key=lambda one: one.stat().st_mtime)
+    for old in kept[:-MOST]:
+        old.unlink(missing_ok=True)
 
 
 def content(program: "MLProgram", compiled: Compiled) -> bytes:

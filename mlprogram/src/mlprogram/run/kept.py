@@ -1,7 +1,7 @@
 """Keep the plan of a function in the cache: the next process runs it without planning, or torch.
 
 A plan is kept where all of its steps run in C as one stretch of fixed sizes. Its file has a line of
-JSON (names, types and the `Table`) and an image: the table's words and whatever constants are not
+JSON (names, types and the `CallTable`) and an image: the table's words and whatever constants are not
 in the package's weight files as a kernel reads them. An address in the image is a place, the number
 of a base (the image, a weight file, an entry of the kernels), and an offset from where that lies in
 this process.
@@ -12,9 +12,10 @@ their content would take seconds to read. One that is damaged or another user's 
 whose package has changed, is never run: the plan is made anew.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 import hashlib
 from importlib.util import find_spec
 import json
@@ -32,7 +33,7 @@ from mlprogram.package.description import Feature
 from mlprogram.package.files import inside
 from mlprogram.package.values import TensorType
 from mlprogram.package.weight_file import BlobFile
-from mlprogram.run.table import Table, new, read
+from mlprogram.run.table import CallTable, address, new, read
 import numpy as np
 
 if TYPE_CHECKING:
@@ -40,17 +41,57 @@ if TYPE_CHECKING:
 
 
 class Failed(NamedTuple):
-    """A call that failed: its place in the table, and the memory of `Table.run`."""
+    """A call that failed: its place in the table, and the memory of `CallTable.run`."""
 
     place: int
     memory: list[np.ndarray]
 
 
 @dataclass
-class KeptPlan:
-    """A function and its plan, as its file has it. digest: of that file. program: of the model's.
+class WholePlan:
+    """A plan whose steps all run in C, as one stretch of fixed sizes.
 
-    results: of each output which of the values made it is, and whether it is copied.
+    inputs, outputs: their names. results: of each output which of the values made it is, and
+    whether it is copied. image: begins with the table. owners: what has the memory of constants.
+    """
+
+    inputs: list[str]
+    outputs: list[str]
+    table: CallTable
+    results: Sequence[tuple[int, bool]]
+    image: np.ndarray
+    owners: list
+
+    def __post_init__(self):
+        self._words = address(self.image)
+
+    def run(
+        self, arrays: Iterable[np.ndarray], states: "States", used: int
+    ) -> dict | Failed | None:
+        """The outputs by name; None, and nothing was run, where states lie in memory otherwise.
+
+        used: see `MLProgram.predict`.
+        """
+        given = dict(zip(self.inputs, arrays, strict=True))
+        found = [given[name] for name, *_ in self.table.given]
+        aligned = [x if x.flags.aligned else x.copy() for x in found]
+        done = self.table.run(self._words, states, aligned, used)
+        if done is None or done[0] >= 0:
+            return done and Failed(*done)
+        made = [read(view, done[1]) for view in self.table.made]
+        values = [made[i].copy() if copied else made[i] for i, copied in self.results]
+        return dict(zip(self.outputs, [_contiguous(x) for x in values], strict=True))
+
+
+def _contiguous(x: np.ndarray) -> np.ndarray:
+    return x if x.flags.c_contiguous else x.copy()
+
+
+@dataclass
+class KeptPlan:
+    """A function and its plan, as a file has them.
+
+    digest: of that file, with its key. program: the digest of the model's file.
     """
 
     digest: str
@@ -62,31 +103,7 @@ class KeptPlan:
     states: dict[str, TensorType]
     features: dict[str, Feature]
     images: dict[str, Feature]
-    table: Table
-    results: tuple[tuple[int, bool], ...]
-    image: np.ndarray
-    blobs: list[BlobFile]
-
-    def run(
-        self, arrays: Iterable[np.ndarray], states: "States", used: int
-    ) -> dict | Failed | None:
-        """The outputs by name; None, and nothing was run, where states lie in memory otherwise.
-
-        used: see `Table.run`.
-        """
-        given = dict(zip(self.inputs, arrays, strict=True))
-        found = [given[name] for name, *_ in self.table.given]
-        aligned = [x if x.flags.aligned else x.copy() for x in found]
-        done = self.table.run(self.image.view(np.int64), states, aligned, used)
-        if done is None or done[0] >= 0:
-            return done and Failed(*done)
-        made = [read(view, done[1]) for view in self.table.made]
-        values = [made[i].copy() if copied else made[i] for i, copied in self.results]
-        return dict(zip(self.outputs, [_contiguous(x) for x in values], strict=True))
-
-
-def _contiguous(x: np.ndarray) -> np.ndarray:
-    return x if x.flags.c_contiguous else x.copy()
+    plan: WholePlan
 
 
 # --- finding --------------------------------------------------------------------------------------
@@ -114,18 +131,22 @@ def file_key(
 ) -> str | None:
     """A hash of all that a plan is made of, but for weight files; None without kernels."""
     library, _ = compiled.library()
-    if library is None or (torch := find_spec("torch")) is None or torch.origin is None:
+    if library is None:
         return None
-    made_of: list[object] = [program, str(file), function, precision, semantics, library.made_of]
-    made_of += [np.__version__, os.environ.get("ATEN_CPU_CAPABILITY"), _times([torch.origin])]
-    for folder, _, names in os.walk(Path(mlprogram.__file__).parent):
-        made_of.append(_times(os.path.join(folder, n) for n in names if n.endswith(".py")))
+    made_of = [program, str(file), function, precision, semantics, library.made_of, _code()]
+    made_of += [np.__version__, os.environ.get("ATEN_CPU_CAPABILITY")]
     return hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]
 
 
-def _times(paths: Iterable[str]) -> list[tuple[str, int, int]]:
-    found = ((path, os.stat(path)) for path in sorted(paths))
-    return [(path, status.st_size, status.st_mtime_ns) for path, status in found]
+@cache
+def _code() -> list[tuple[str, int, int]]:
+    """The files of this library, and torch's first one, with sizes and times."""
+    torch = find_spec("torch")
+    paths = [torch.origin] if torch and torch.origin else []
+    for folder, _, names in os.walk(Path(mlprogram.__file__).parent):
+        paths += [os.path.join(folder, name) for name in sorted(names) if name.endswith(".py")]
+    found = ((path, os.stat(path)) for path in paths)
+    return sorted((path, status.st_size, status.st_mtime_ns) for path, status in found)
 
 
 def identity(blob: BlobFile) -> tuple[int, ...]:
@@ -169,8 +190,8 @@ def _read(
     inputs, outputs, states = (_types(head[part]) for part in ("inputs", "outputs", "states"))
     return KeptPlan(
         path.stem, program, head["name"], [*head["functions"]], inputs, outputs, states,
-        _features(head["features"]), _features(head["images"]), Table(*head["table"]),
-        head["results"], image, blobs,
+        _features(head["features"]), _features(head["images"]),
+        WholePlan([*inputs], [*outputs], CallTable(*head["table"]), head["results"], image, blobs),
     )  # fmt: skip
 
 

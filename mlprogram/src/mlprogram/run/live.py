@@ -35,20 +35,18 @@ def planned(program: "MLProgram") -> ExecutionPlan:
 def compiled(program: "MLProgram") -> Compiled:
     bounds = {n: tuple(most for _, most in f.bounds) for n, f in program.features.items()}
     found = compile_plan(program.plan, bounds)
-    if program.asked and not program._kept:
-        keep(program, found)
+    if program._whole is None:
+        program._whole = keep(program, found)
     return found
 
 
-def run(
-    program: "MLProgram", arrays: list[np.ndarray], states: States, used: int
-) -> dict[str, Any]:
-    """The outputs by name, as arrays, or as a classifier gives them. used: see `Table.run`."""
+def run(program: "MLProgram", arrays: list[np.ndarray], states: States) -> dict[str, Any]:
+    """The outputs by name, as arrays, or as a classifier gives them."""
     with torch.inference_mode(), torch_threads(light=False):
-        tensors = _tensors(program, arrays)
+        tensors = tensors_of(program, arrays)
         with _told(program, tensors, states), torch_threads(program.plan.light):
             with program.plan.failures.explained():
-                results = program.compiled.run(tensors, states, used)
+                results = program.compiled.run(tensors, states)
             return _checked(program, results)
 
 
@@ -57,16 +55,17 @@ def resumed(
 ) -> dict[str, Any]:
     """The outputs of a call of a kept plan that failed, from the step on that did.
 
-    memory: see `Table.run`; the program's one stretch has the same table.
+    memory: see `CallTable.run`; the program's one stretch has the same table.
     """
-    made_of = hashlib.sha256(content(program, program.compiled)).hexdigest()
-    if program._kept and not program._kept.digest.endswith(made_of):
-        raise InvalidPackage(f"{program.package.path}: its plan is another one by now")
+    if program._kept is not None:
+        made = hashlib.sha256(content(program, program.compiled)).hexdigest()
+        if not program._kept.digest.endswith(made):
+            raise InvalidPackage(f"{program.package.path}: its plan is another one by now")
     stretch, outputs = one_stretch(program, program.compiled)
     with (
         torch.inference_mode(),
         torch_threads(program.plan.light),
-        _told(program, _tensors(program, arrays), states),
+        _told(program, tensors_of(program, arrays), states),
     ):
         with program.plan.failures.explained():
             made = stretch.resumed(0, failed, states, memory)
@@ -79,14 +78,15 @@ def trace(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """See `MLProgram.trace`."""
     with torch_threads(light=False):
-        tensors = _tensors(program, arrays)
+        tensors = tensors_of(program, arrays)
         with _told(program, tensors, states), program.plan.failures.explained():
             for name, tensor in program.compiled.trace(tensors, states):
                 if isinstance(tensor, torch.Tensor):
                     yield name, as_array(tensor.clone())
 
 
-def _tensors(program: "MLProgram", arrays: list[np.ndarray]) -> list[torch.Tensor]:
+def tensors_of(program: "MLProgram", arrays: list[np.ndarray]) -> list[torch.Tensor]:
+    """Converted inputs as tensors."""
     dtypes = [torch_dtype(type_.dtype, program._lift) for type_ in program.inputs.values()]
     return [_tensor(x).to(dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
 

@@ -75,7 +75,7 @@ class OpenSizes:
         self.families: list[_Family] = []
         self.last: Sizes | None = None
 
-    def __call__(self, inputs: list[Tensor], states: dict[str, Tensor], used: int = 0) -> tuple:
+    def __call__(self, inputs: list[Tensor], states: dict[str, Tensor]) -> tuple:
         sizes = tuple(inputs[i].shape[axis] for i, _, axis in self.axes)
         family = next((f for f in self.families if f.has(sizes)), None)
         if family is None:

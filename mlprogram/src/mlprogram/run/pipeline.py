@@ -19,7 +19,7 @@ from mlprogram.package.description import Feature, by_name, random_inputs, to_ar
 from mlprogram.package.reader import Package
 from mlprogram.package.values import TensorType
 from mlprogram.run import kept
-from mlprogram.run.program import MLProgram, State
+from mlprogram.run.program import MLProgram, State, described
 import numpy as np
 
 if TYPE_CHECKING:
@@ -84,6 +84,9 @@ class Pipeline:
         made = {name: type_ for part in self.parts for name, type_ in part.outputs.items()}
         self.inputs = {name: types[name] for name in self._given if name in types}
         self.outputs = {f.name: (made | self.inputs)[f.name] for f in description.output}
+
+    def __repr__(self) -> str:
+        return described(self, self.path)
 
     @overload
     def predict(

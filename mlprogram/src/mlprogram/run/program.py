@@ -79,6 +79,15 @@ class State:
         return self._states.array(name).shape
 
 
+def described(program: Any, path: Path) -> str:
+    """A program or a pipeline as `print` shows it: its name, and a line for each kind of value."""
+    lines = [f"{type(program).__name__} {path.name}, {program.name}, {program.precision}"]
+    for kind in ("inputs", "states", "outputs"):
+        if types := getattr(program, kind):
+            lines.append(f"  {kind}: {', '.join(f'{n} {type_}' for n, type_ in types.items())}")
+    return "\n".join(lines)
+
+
 class MLProgram:
     """An ML Program, opened from its folder and ready to run with torch on this machine.
 
@@ -126,6 +135,7 @@ class MLProgram:
         if self._without is not None and not without and isinstance(path, str | Path):
             self.asked = function_name, precision, semantics
             self._kept = _kept or kept.find(path, *self.asked)
+        self._whole = self._kept and self._kept.plan  # what all runs in C, from the cache or not
         if self._kept is not None:
             self.name, self.functions = self._kept.name, self._kept.functions
             return
@@ -179,6 +189,9 @@ class MLProgram:
             _shared=self._shared,
         )
 
+    def __repr__(self) -> str:
+        return described(self, Path(self._source) if self._kept else self.package.path)
+
     @cached_property
     def inputs(self) -> dict[str, TensorType]:
         return self._kept.inputs if self._kept else self._function.inputs
@@ -212,8 +225,8 @@ class MLProgram:
 
     def prepare(self) -> None:
         """Do now what the first `predict` would do first."""
-        if self._kept is None:
-            _ = self.compiled
+        if self._whole is None:
+            _ = self.compiled  # which finds one
 
     def make_state(self) -> State:
         """Fresh states, all zero; any function of the package with the same states may use them."""
@@ -269,9 +282,9 @@ class MLProgram:
         takes fewer dtypes, and gives half precision as float32.
 
         used: where a call has columns, such as those of 64 tokens, how many of the first are all
-        that will be read, of outputs and of what goes to states; 0 for all. The others may then be
-        anything. Those that are read are the same to the bit, in less time where the executor can
-        prove that they do not depend on the others (`run/columns.py`).
+        that will be read of outputs and of what goes to states; 0 for all. These are the same to
+        the bit, and take less time where the executor can prove that they do not depend on the
+        others (`run/columns.py`), which may then hold anything.
 
         All loops of a call may run for 600 seconds in sum, or for what MLPROGRAM_LOOP_SECONDS says.
 
@@ -284,13 +297,13 @@ class MLProgram:
         return {name: self._result(name, value) for name, value in found.items()}
 
     def _run(self, arrays: list[np.ndarray], states: States, used: int) -> dict[str, Any]:
-        done = self._kept.run(arrays, states, used) if self._kept else None
+        done = self._whole.run(arrays, states, used) if self._whole else None
         if isinstance(done, dict):
             return done
         from mlprogram.run import live
 
         if done is None:
-            return live.run(self, arrays, states, used)
+            return live.run(self, arrays, states)
         return live.resumed(self, arrays, states, *done)
 
     def trace(

@@ -39,7 +39,8 @@ class States(MutableMapping[str, "Tensor"]):
         if isinstance(value, np.ndarray):
             import torch
 
-            value = self._values[name] = torch.from_numpy(value)
+            with torch.inference_mode(False):  # which would be for its owner to leave
+                value = self._values[name] = torch.from_numpy(value)
         return value
 
     def __setitem__(self, name: str, value: "Tensor | np.ndarray") -> None:

@@ -24,7 +24,7 @@ from mlprogram.run.lines import Line, Row, is_straight
 from mlprogram.run.plan import ExecutionPlan, Name, Step
 from mlprogram.run.record import DTYPES, Recorder
 from mlprogram.run.states import States
-from mlprogram.run.table import ALIGNMENT, Table, View, numbers, read
+from mlprogram.run.table import ALIGNMENT, CallTable, View, address, numbers, read
 import numpy as np
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ class _Draft(NamedTuple):
     """
 
     words: list[int]
-    table: Table
+    table: CallTable
     values: list[View]
     unread: list[tuple]
 
@@ -67,8 +67,8 @@ class NativeStretch:
     def __init__(self, places: Sequence[int], recorders: list[Recorder], made: list[str]):
         change_in_place(recorders, made)
         last = recorders[-1]
-        whole = len(recorders) == 1 and len(last.steps) == len(last.plan.main.steps)
-        self._columns, self._masks = leave_out_columns(last, made) if whole else (0, {})
+        is_whole = len(recorders) == 1 and len(last.steps) == len(last.plan.main.steps)
+        self._columns, self._masks = leave_out_columns(last, made) if is_whole else (0, {})
         self.steps, self.made = last.steps, made
         self.calls = len(last.calls)
         named = (b for call in last.calls for b, _ in call.arguments)
@@ -151,7 +151,7 @@ class NativeStretch:
             [(b.name, *_described(b.tensor), b.tensor) for b in some] for some in regions
         ]
         values = {name: self._view(recorder, name, addresses) for name in recorder.values}
-        table = Table(
+        table = CallTable(
             length, self.arena,
             [(name, dtype, shape) for name, dtype, shape, _ in given],
             [(name, dtype, shape) for name, dtype, shape, _ in states],
@@ -182,10 +182,10 @@ class NativeStretch:
         return [n for n in dict.fromkeys([*read, *self.made]) if n not in inside]
 
     def __call__(self, size: int, states: States, *given: Tensor) -> tuple:
-        table = Table._make(self.tables.at(size))
+        table = CallTable._make(self.tables.at(size))
         if any(x.dtype not in DTYPES for x in given):
             return self.plain(0)(states, *given)
-        done = table.run(self.words.at(size), states, [x.numpy() for x in given], size)
+        done = table.run(address(self.words.at(size)), states, [x.numpy() for x in given])
         if done is None:
             return self.plain(0)(states, *given)
         failed, memory = done
@@ -196,7 +196,7 @@ class NativeStretch:
     def resumed(
         self, size: int, failed: int, states: States, memory: list[np.ndarray]
     ) -> tuple:
-        """The values made, from the step on of which a call failed. memory: see `Table.run`."""
+        """The values made, from the step on of which a call failed. memory: see `CallTable.run`."""
         first = self.step_at[failed]
         values, unread = self._rest.at(size)
         views = dict(zip(self.names, values, strict=True))
@@ -206,7 +206,7 @@ class NativeStretch:
     def _read(
         self, views: Iterable[View], memory: list[np.ndarray], unread: Iterable[tuple] = ()
     ) -> tuple[Tensor, ...]:
-        """Values as tensors. memory: see `Table.run`."""
+        """Values as tensors. memory: see `CallTable.run`."""
         memory = [*memory, *self._stored, *[numbers(*each) for each in unread]]
         return tuple([torch.from_numpy(read(view, memory)) for view in views])
 

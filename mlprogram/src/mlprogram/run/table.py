@@ -7,7 +7,6 @@ arrays of numpy's, to which torch may have tensors.
 from collections.abc import Iterable, Sequence
 import ctypes
 from math import prod
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from mlprogram.kernels import compiled
@@ -18,24 +17,25 @@ if TYPE_CHECKING:
     from mlprogram.run.states import States
 
 ALIGNMENT = 64  # bytes
-CLOSED = -30000  # in a mask, and what is less: `CLOSED` of slots.h
+CLOSED = -30000  # in a mask, or less: `CLOSED` of slots.h
+SMALL = 1088  # bytes; below 1,024 numpy gives memory that it has kept, which no poison reaches
 
 #: The base of a value, where it begins there, dtype (numpy's `str`), shape, and steps in bytes.
 View = tuple[int, int, str, tuple[int, ...], tuple[int, ...]]
 
 
-class Table(NamedTuple):
+class CallTable(NamedTuple):
     """What the calls of a stretch are given, for one size.
 
     An address is counted from a base: 0 is none, 1 the arena, then each of what is given, of the
     states, of the whole numbers that are known, and of what is new; the table of calls; the number
-    of slots of each state of `written`; and how many columns are used.
+    of slots of each state of `written`; and how many columns are used, or 0 for all.
 
     length: words of the calls, behind which lie numbers that they point at. arena: its bytes.
     given, states: names, dtypes and shapes. known: dtypes, shapes and contents. new: dtypes and
     shapes. updated: states that are written at known positions. made: the values that are read
-    later. columns: of which the first may be used alone, or 0; masks: which of what is given hide
-    them, and how many slots come before theirs (`columns.py`).
+    later. columns: how many a call has, of which the first may be used alone, or 0; masks: which of
+    what is given hide later ones, and how many slots come before theirs (`columns.py`).
     """
 
     length: int
@@ -47,16 +47,16 @@ class Table(NamedTuple):
     written: Sequence[str]
     updated: Sequence[str]
     made: Sequence[View]
-    columns: int = 0
-    masks: Sequence[tuple[int, int]] = ()
+    columns: int
+    masks: Sequence[tuple[int, int]]
 
     def run(
-        self, words: np.ndarray, states: "States", given: Iterable[np.ndarray], used: int = 0
+        self, words: int, states: "States", given: Iterable[np.ndarray], used: int = 0
     ) -> tuple[int, list[np.ndarray]] | None:
-        """Run the calls. Returns the place of the one that failed, or -1, and the memory from base
-        1 on; None, and nothing was run, for arrays or states that are not of these shapes.
+        """Run the calls. words: the address of the table. used: see `MLProgram.predict`.
 
-        used: the first columns, which are all that is read of those of the results, or 0 for all.
+        Returns the place of the one that failed, or -1, and the memory from base 1 on; None, and
+        nothing was run, for arrays or states that are not of these shapes.
         """
         held = [states.array(name) for name, *_ in self.states]
         memory = [*given, *held]
@@ -69,16 +69,17 @@ class Table(NamedTuple):
         memory = [new("|u1", (self.arena,)), *memory]
         memory += [numbers(*known) for known in self.known]
         memory += [new(dtype, shape) for dtype, shape in self.new]
-        bases = [0, *[x.ctypes.data for x in memory], words.ctypes.data]
+        bases = [0, *map(address, memory), words]
         bases += [*(states.address(name) for name in self.written), self._used(used, memory)]
         array = (ctypes.c_int64 * len(bases))(*bases)
         for name in self.updated:
             states.forget(name)
-        return compiled.run_steps(words.ctypes.data, self.length, array, threads()), memory
+        return compiled.run_steps(words, self.length, array, threads()), memory
 
 
     def _used(self, used: int, memory: list[np.ndarray]) -> int:
-        """How many columns are computed; 0 for all, as where a mask shows others to those used."""
+        """How many columns are computed, or 0 for all, as where a mask shows those that are used
+        another one."""
         if not 0 < used < self.columns:
             return 0
         hidden = (
@@ -91,13 +92,16 @@ class Table(NamedTuple):
 def new(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     """Memory that nobody has filled, at a place that vectors do not straddle."""
     size = prod(shape) * np.dtype(dtype).itemsize
-    if (torch := sys.modules.get("torch")) is not None:
-        array = torch.empty(size, dtype=torch.uint8).numpy()
-    else:
-        array = np.empty(size + ALIGNMENT, np.uint8)
-        begin = -array.ctypes.data % ALIGNMENT
-        array = array[begin : begin + size]
-    return array.view(dtype).reshape(shape)
+    block = np.empty(size + SMALL, np.uint8)
+    begin = SMALL - (address(block) + SMALL) % ALIGNMENT
+    return np.ndarray(shape, dtype, block, begin)
+
+
+def address(x: np.ndarray) -> int:
+    """Where the memory of an array without gaps begins, in a third of the time of `x.ctypes`."""
+    if x.flags.writeable and x.size:
+        return ctypes.addressof(ctypes.c_char.from_buffer(x))
+    return x.ctypes.data
 
 
 def numbers(dtype: str, shape: tuple[int, ...], contents: object) -> np.ndarray:

@@ -19,17 +19,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "KINDS",
-    "SIGNATURES",
-    "TYPES",
-    "Pointer",
-    "Weight",
-    "available",
-    "entry",
-    "instruction_set",
-    "kernel",
-    "status",
-]
+    "KINDS", "SIGNATURES", "TYPES", "Pointer", "Weight", "available", "entry", "instruction_set",
+    "kernel", "status",
+]  # fmt: skip
 
 EXPANDED = 1 << 18  # weights in float32 at a time, for torch to multiply with
 
