@@ -143,7 +143,7 @@ class TestSite:
 
     @pytest.mark.parametrize(
         ("page", "word", "key", "value"),
-        [("claims", "decode", "chip", "M5 Pro"), ("experiment-index", "package", "verdict", "no")],
+        [("claims", "decode", "chip", "M5 Pro"), ("reports", "package", "verdict", "no")],
     )
     def test_a_list_shows_what_is_asked_for(self, browser, site_url, page, word, key, value):
         visit(browser, f"{site_url}/{page}.html")
