@@ -74,15 +74,6 @@ def test_a_rewound_token_has_the_same_bits_beside_wrong_guesses(tiny_bundle, kv)
         np.testing.assert_array_equal(session.logits(ids[at:]), alone[at:])
 
 
-def test_a_bundle_of_the_other_kind(tiny_bundle):
-    one, two = (bundle.path for bundle in made(tiny_bundle, "llama"))
-    with pytest.raises(InvalidInput, match="functions = 'two', not 'one'"):
-        ane_book.load(two, functions="one")
-    with pytest.raises(InvalidInput, match="functions = 'one', not 'two'"):
-        ane_book.load(one, functions="two")
-    assert ane_book.load(one, functions="one", verify=K).block == K
-
-
 @pytest.mark.parametrize(
     ("model", "recipe", "what"),
     [
