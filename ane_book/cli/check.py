@@ -61,7 +61,6 @@ def check(
     from ane_book.evidence.laws import check as check_laws
     from ane_book.evidence.laws import laws_level
     from mlprogram.ane import faults, laws
-    from mlprogram.ane.laws.report import annotation
     from mlprogram.package.description import load_inputs
 
     if source and source != "random":
@@ -88,10 +87,7 @@ def check(
     parity_text = "" if held is None else f"\n\n{printable(str(held))}"
     show(lambda: _json(report, held), lambda: f"{report.text(width(), why)}{parity_text}", as_json)
     if github:
-        lines = [*report.annotations()]
-        if held is not None and not held.passed:
-            place = str(path / (held.package or ""))
-            lines.append(annotation("error", place, 0, "parity", held.reason))
+        lines = _annotations(report, held, path)
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
     if sarif:  # last: what cannot be written takes nothing that was found along
         sarif.write_text(json.dumps(report.sarif(), indent=2) + "\n", encoding="utf-8")
@@ -105,6 +101,16 @@ def _add_text_side(report: "LawReport", bundle: "Bundle", source: str | None) ->
     known = source if source and Path(source).exists() else None  # "random" has no files
     report.remarks, report.side = check_text_side(bundle, known), "the text side"
     report.place = str(bundle.path / "manifest.json")
+
+
+def _annotations(report: "LawReport", held: "Parity | None", path: Path) -> list[str]:
+    from mlprogram.ane.laws.report import annotation
+
+    lines = [*report.annotations()]
+    if held is not None and not held.passed:
+        place = str(path / (held.package or ""))
+        lines.append(annotation("error", place, 0, "parity", held.reason))
+    return lines
 
 
 def _json(report: "LawReport", held: "Parity | None") -> dict:
