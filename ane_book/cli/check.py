@@ -95,6 +95,15 @@ def check(
     raise typer.Exit(int(failed or (held is not None and not held.passed)))
 
 
+def _annotations(report: "LawReport", held: "Parity | None", path: Path) -> list[str]:
+    from mlprogram.ane.laws.report import annotation
+
+    if held is None or held.passed:
+        return [*report.annotations()]
+    place = str(path / (held.package or ""))
+    return [*report.annotations(), annotation("error", place, 0, "parity", held.reason)]
+
+
 def _add_text_side(report: "LawReport", bundle: "Bundle", source: str | None) -> None:
     from ane_book.evidence.text_side import check_text_side
 
