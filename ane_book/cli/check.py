@@ -112,16 +112,6 @@ def _add_text_side(report: "LawReport", bundle: "Bundle", source: str | None) ->
     report.place = str(bundle.path / "manifest.json")
 
 
-def _annotations(report: "LawReport", held: "Parity | None", path: Path) -> list[str]:
-    from mlprogram.ane.laws.report import annotation
-
-    lines = [*report.annotations()]
-    if held is not None and not held.passed:
-        place = str(path / (held.package or ""))
-        lines.append(annotation("error", place, 0, "parity", held.reason))
-    return lines
-
-
 def _json(report: "LawReport", held: "Parity | None") -> dict:
     facts = report.to_json() | {"text": [vars(finding) for finding in report.remarks]}
     if held is not None:
