@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ane_book.cli import options
-from ane_book.cli.load import path_of
+from ane_book.cli.load import path_of, source_of
 from ane_book.cli.output import keep
 from ane_book.errors import printable
 from mlprogram.cli.check import Annotations, FailOn, Rules, Sarif, annotated, width
@@ -45,7 +45,7 @@ def check(
     source: Source = None,
     github: Annotations = None,
 ) -> None:
-    """Hold packages against the laws of the engine and known faults.
+    """Check against the engine's laws, known faults, and PyTorch.
 
     Of a bundle the text side is looked at too: template, stop tokens, vocabulary.
 
@@ -64,6 +64,10 @@ def check(
     from mlprogram.ane.laws.report import annotation
     from mlprogram.package.description import load_inputs
 
+    if source and source != "random":
+        from ane_book.weights import open_source
+
+        open_source(source)  # refused before what takes long
     chosen, path = laws.load(rules, also=faults.load()) if rules else None, path_of(package)
     bundle = Bundle.open(path) if chosen is None and is_bundle(path) else None
     inputs: Any = calibrate if calibrate in (None, "golden") else load_inputs(calibrate)
@@ -73,7 +77,7 @@ def check(
     if parity or source:
         from ane_book.evidence.parity import check_parity
 
-        held = check_parity(path, source)
+        held = check_parity(path, source or source_of(package, path))
     if bundle:
         _add_text_side(report, bundle, source)
     github = annotated(github)

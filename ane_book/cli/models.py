@@ -49,7 +49,10 @@ def plan_command(
     why: Why = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a model would be cut, without its weights."""
+    """Predict what a model takes: size, memory, speed on a chip.
+
+    Its weights are not needed.
+    """
     import ane_book
     from ane_book.evidence import cost
     from mlprogram.ane.cost.devices import find_device

@@ -16,7 +16,6 @@ import matplotlib.pyplot as plt
 
 __all__ = [
     "blocks",
-    "caches",
     "calls",
     "engine",
     "experts",
@@ -26,6 +25,7 @@ __all__ = [
     "residency",
     "shards",
     "stamping",
+    "stream",
     "way",
 ]
 
@@ -141,51 +141,28 @@ def padding(elements: int = 32) -> Figure:
     return figure
 
 
-def caches(sent: int, cache: int, row: int, back: int) -> Figure:
-    """One decode call in both forms, time from top to bottom: who moves what, and when.
-
-    sent, back: bytes of a call's inputs and outputs without the cache; cache: bytes of the whole
-    cache; row: bytes of one token's keys and values.
-    """
-    figure, ax = canvas(5.6, 11.2)
-    size = {name: f"{n / 1e3:.1f} kB" if n < 1e6 else f"{n / 1e6:.1f} MB" for name, n in
-            (("sent", sent), ("cache", cache), ("row", row), ("back", back))}  # fmt: skip
-    state = [("host", "embed,\nmask"), ("in", size["sent"]), ("program", "reads\nS slots"),
-             ("program", "layers"), ("program", "writes\n1 row"), ("out", size["back"]),
-             ("host", "head,\nsample")]  # fmt: skip
-    host = [("host", "embed,\nmask"), ("in", f"{size['sent']}\n+ {size['cache']}"),
-            ("program", "reads\nS slots"), ("program", "layers"),
-            ("out", f"{size['back']}\n+ {size['row']}"), ("host", "copies\n1 row"),
-            ("host", "head,\nsample")]  # fmt: skip
-    for x, name, keeper, kind, steps in (
-        (0.05, 'kv="state"', "program", "blue", state), (5.2, 'kv="host"', "host", "orange", host),
-    ):  # fmt: skip
-        lanes = {"host": x + 0.85, "program": x + 3.85}
-        note(ax, x + 2.35, 0.35, name, ha="center", weight="bold")
-        for lane, middle in lanes.items():
-            note(ax, middle, 1.05, lane, ha="center")
-            keeps = lane == keeper
-            look = {"color": EDGES[kind], "linewidth": 7} if keeps else {"color": "#999999"}
-            ax.plot((middle, middle), (1.4, 10.3), linestyle="-", marker="", zorder=0, **look)
-        _steps(ax, lanes, steps, kind)
-    note(ax, 4.9, 10.85, "thick line: where the cache stays between calls", ha="center")
+def stream() -> Figure:
+    """A 1x1 convolution on the engine: weights stay at the multipliers, tokens stream past."""
+    figure, ax = canvas(3.4, 8.0)
+    C, F, T = 4, 3, 5
+    note(ax, 1.4, 0.4, "x (1, C, 1, T)", ha="center", weight="bold")
+    note(ax, 5.1, 0.4, "weights (F, C)", ha="center", weight="bold")
+    note(ax, 8.7, 0.4, "y (1, F, 1, T)", ha="center", weight="bold")
+    for c in range(C):
+        cells(ax, 0.15, 1.9 + 0.6 * c, 0.5, 0.6, [*["none"] * (T - 1), "orange"])
+    box(ax, 3.7, 1.2, 2.8, 3.8, "", "green")
+    for f in range(F):
+        cells(ax, 4.1, 1.5 + 1.1 * f, 0.5, 0.6, ["blue"] * C)
+        note(ax, 6.25, 1.8 + 1.1 * f, "\u03a3", ha="center")
+        cells(ax, 7.45, 1.5 + 1.1 * f, 0.5, 0.6, ["orange", *["none"] * (T - 1)])
+        arrow(ax, (6.5, 1.8 + 1.1 * f), (7.45, 1.8 + 1.1 * f))
+    arrow(ax, (2.65, 3.1), (3.7, 3.1))
+    arrow(ax, (5.1, 6.2), (5.1, 5.0))
+    note(ax, 1.4, 4.9, "tokens stream past,\na column at a time", ha="center")
+    note(ax, 5.1, 6.6, "loaded once for all T tokens", ha="center", color=COLORS["blue"])
+    note(ax, 5.1, 7.5, "each row of multipliers sums over the C channels", ha="center")
+    note(ax, 8.7, 5.3, "a column\nof results", ha="center")
     return figure
-
-
-def _steps(ax: Axes, lanes: dict[str, float], steps: list[tuple[str, str]], kind: str) -> None:
-    """Boxes on a lane, and arrows between the two, from top to bottom."""
-    left, right, y = lanes["host"] + 0.85, lanes["program"] - 0.85, 1.6
-    for what, text in steps:
-        if what in lanes:
-            touches = "S slots" in text or "row" in text
-            box(ax, lanes[what] - 0.85, y, 1.7, 1.0, text, kind if touches else "none")
-            y += 1.2
-            continue
-        lines = 0.45 * (1 + text.count("\n"))
-        note(ax, (left + right) / 2, y + lines / 2 - 0.1, text, ha="center")
-        ends = ((left, y + lines), (right, y + lines))
-        arrow(ax, *(ends if what == "in" else ends[::-1]))
-        y += lines + 0.3
 
 
 def blocks(calls: Sequence[str]) -> Figure:

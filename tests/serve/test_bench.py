@@ -73,7 +73,7 @@ class TestBesideAnother:
         assert facts["cold_start_s"] is None and facts["own"] == {"prefill": None, "decode": None}
 
     def test_the_command_prints_both_and_their_ratios(self, bundle, peer):
-        short = "--prompt", "tiny", "--repeats", "1", "--precision", "fp32"
+        short = "--only", "tiny", "--repeats", "1", "--precision", "fp32"
         done = ane_book("bench", bundle[1], "--url", f"{MODEL}={peer}", *short, "--json")
         found = json.loads(done.stdout)
         ours, theirs = found["subjects"]

@@ -171,6 +171,18 @@ def power(x: Tensor, y: Tensor) -> Tensor:
     return mb.pow(x=x, y=as_float(y))
 
 
+@operator("BitShift")
+def bit_shift(x: Tensor, y: Tensor, *, direction: bytes) -> Tensor:
+    """x times 2^y, or divided by it and rounded down, in two steps: 2^31 is no int32."""
+    y = np.minimum(y, 31) if isinstance(y, np.ndarray) else mb.minimum(x=y, y=np.int32(31))
+    lower = y // 2 if isinstance(y, np.ndarray) else mb.floor_div(x=y, y=np.int32(2))
+    powers = np.int32(2) ** np.arange(17, dtype=np.int32)
+    for by in (lower, y - lower if isinstance(y, np.ndarray) else mb.sub(x=y, y=lower)):
+        factor = powers[by] if isinstance(by, np.ndarray) else mb.gather(x=powers, indices=by)
+        x = mb.mul(x=x, y=factor) if direction == b"LEFT" else mb.floor_div(x=x, y=factor)
+    return x
+
+
 operator("Max", since=8)(lambda *tensors: joined(tensors, mb.maximum))
 operator("Min", since=8)(lambda *tensors: joined(tensors, mb.minimum))
 operator("Sum", since=8)(lambda *tensors: joined(tensors, mb.add))
