@@ -1,20 +1,20 @@
-"""Which stretches can leave columns out: those of tokens that a call has room for and does not use.
+"""Which calls can leave columns out: those of tokens that a call has room for and does not have.
 
-Products make each of T columns from the same column. If a call uses n of them, products may leave
-out those from n on, attention their rows and slots, and what is made of these is never to reach
-another column. That is proved from the calls of a stretch: of each piece of memory it is known that
-nothing in it depends on a product, or that all that does lies in columns, `step` bytes apart: byte
-b may depend on the columns up to b // step % T. A kernel that might join columns, or that has no
+A product of T tokens makes each column of the same column. If a call uses n of them, products may
+leave out those from n on, and attention their rows and slots, where nothing of these ever reaches
+an earlier column. That is proved from the calls of a stretch: of each piece of memory it is known
+that nothing in it depends on a product, or that all that does lies in columns, `step` bytes apart:
+byte b depends on none after column b // step % T. A kernel that might join columns, or that has no
 rule here, ends the proof; then all columns are computed.
 
-What a mask hides is known in a call only: `CallTable.run` looks whether it hides the columns that are
-not used from those that are.
+What a mask hides is known in a call only: `CallTable.run` looks whether it hides the columns that
+are not used from those that are.
 """
 
 from collections.abc import Callable, Collection
 from functools import cache
 
-from mlprogram.run.calls import KernelCall, Place, Region, Used
+from mlprogram.run.calls import Place, Region, Used
 from mlprogram.run.record import Recorder
 import numpy as np
 
@@ -217,9 +217,10 @@ def moved(
         raise Joined
     there, here = np.array(to), np.array(offset)
     for n, own, other in zip(sizes, steps, others, strict=True):
-        there, here = (np.add.outer(x, np.arange(n) * by) for x, by in ((there, own), (here, other)))
+        there = np.add.outer(there, np.arange(n) * own)
+        here = np.add.outer(here, np.arange(n) * other)
     columns = here // step % count
-    # The last ones are those of axes that were merged, of values that are as large, or half or twice.
+    # The last ones are of axes that were merged, of values that are as large, or half, or twice.
     for found in sorted({size, *steps, step, step // 2, 2 * step} - {0}):
         if np.array_equal(there // found % count, columns):
             return found

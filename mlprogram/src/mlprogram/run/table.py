@@ -76,7 +76,6 @@ class CallTable(NamedTuple):
             states.forget(name)
         return compiled.run_steps(words, self.length, array, threads()), memory
 
-
     def _used(self, used: int, memory: list[np.ndarray]) -> int:
         """How many columns are computed, or 0 for all, as where a mask shows those that are used
         another one."""
