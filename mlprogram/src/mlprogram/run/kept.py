@@ -1,10 +1,10 @@
 """Keep the plan of a function in the cache: the next process runs it without planning, or torch.
 
 A plan is kept where all of its steps run in C as one stretch of fixed sizes. Its file has a line of
-JSON (names, types and the `CallTable`) and an image: the table's words and whatever constants are not
-in the package's weight files as a kernel reads them. An address in the image is a place, the number
-of a base (the image, a weight file, an entry of the kernels), and an offset from where that lies in
-this process.
+JSON (names, types and the `CallTable`) and an image: the table's words, and whatever constants are
+not in the package's weight files as a kernel reads them. An address in the image is a place, the
+number of a base (the image, a weight file, an entry of the kernels), and an offset from where that
+lies in this process.
 
 The file is named by what the plan was made of: the program, options, this library, torch, and the
 compiled kernels, which are this processor's. Weight files are compared by size, inode and times, as
