@@ -391,10 +391,10 @@ class TestHeldTo:
     @pytest.mark.parametrize(
         ("option", "message"),
         [
-            ({"shard_limit": "2GB"}, "shard_limit = 1000000000, not 2000000000"),
-            ({"context": 64}, "context = 32, not 64"),
-            ({"quant": "int8"}, "quant = 'none', not 'int8'"),
-            ({"partition": "layers", "kv": "host"}, "kv = 'state', not 'host'"),
+            ({"shard_limit": "2GB"}, "shard_limit 1000000000, not 2000000000"),
+            ({"context": 64}, "context 32, not 64"),
+            ({"quant": "int8"}, "quant none, not int8"),
+            ({"partition": "layers", "kv": "host"}, "kv state, not host"),
             ({"source": "random"}, "source goes with a model's name"),
             ({"shard_limit": "much"}, "is not a size"),
         ],
