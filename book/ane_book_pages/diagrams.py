@@ -16,7 +16,6 @@ import matplotlib.pyplot as plt
 
 __all__ = [
     "blocks",
-    "caches",
     "calls",
     "engine",
     "experts",
@@ -164,53 +163,6 @@ def stream() -> Figure:
     note(ax, 5.1, 7.5, "each row of multipliers sums over the C channels", ha="center")
     note(ax, 8.7, 5.3, "a column\nof results", ha="center")
     return figure
-
-
-def caches(sent: int, cache: int, row: int, back: int) -> Figure:
-    """One decode call in both forms, time from top to bottom: who moves what, and when.
-
-    sent, back: bytes of a call's inputs and outputs without the cache; cache: bytes of the whole
-    cache; row: bytes of one token's keys and values.
-    """
-    figure, ax = canvas(5.6, 11.2)
-    size = {name: f"{n / 1e3:.1f} kB" if n < 1e6 else f"{n / 1e6:.1f} MB" for name, n in
-            (("sent", sent), ("cache", cache), ("row", row), ("back", back))}  # fmt: skip
-    state = [("host", "embed,\nmask"), ("in", size["sent"]), ("program", "reads\nS slots"),
-             ("program", "layers"), ("program", "writes\n1 row"), ("out", size["back"]),
-             ("host", "head,\nsample")]  # fmt: skip
-    host = [("host", "embed,\nmask"), ("in", f"{size['sent']}\n+ {size['cache']}"),
-            ("program", "reads\nS slots"), ("program", "layers"),
-            ("out", f"{size['back']}\n+ {size['row']}"), ("host", "copies\n1 row"),
-            ("host", "head,\nsample")]  # fmt: skip
-    for x, name, keeper, kind, steps in (
-        (0.05, 'kv="state"', "program", "blue", state), (5.2, 'kv="host"', "host", "orange", host),
-    ):  # fmt: skip
-        lanes = {"host": x + 0.85, "program": x + 3.85}
-        note(ax, x + 2.35, 0.35, name, ha="center", weight="bold")
-        for lane, middle in lanes.items():
-            note(ax, middle, 1.05, lane, ha="center")
-            keeps = lane == keeper
-            look = {"color": EDGES[kind], "linewidth": 7} if keeps else {"color": "#999999"}
-            ax.plot((middle, middle), (1.4, 10.3), linestyle="-", marker="", zorder=0, **look)
-        _steps(ax, lanes, steps, kind)
-    note(ax, 4.9, 10.85, "thick line: where the cache stays between calls", ha="center")
-    return figure
-
-
-def _steps(ax: Axes, lanes: dict[str, float], steps: list[tuple[str, str]], kind: str) -> None:
-    """Boxes on a lane, and arrows between the two, from top to bottom."""
-    left, right, y = lanes["host"] + 0.85, lanes["program"] - 0.85, 1.6
-    for what, text in steps:
-        if what in lanes:
-            touches = "S slots" in text or "row" in text
-            box(ax, lanes[what] - 0.85, y, 1.7, 1.0, text, kind if touches else "none")
-            y += 1.2
-            continue
-        lines = 0.45 * (1 + text.count("\n"))
-        note(ax, (left + right) / 2, y + lines / 2 - 0.1, text, ha="center")
-        ends = ((left, y + lines), (right, y + lines))
-        arrow(ax, *(ends if what == "in" else ends[::-1]))
-        y += lines + 0.3
 
 
 def blocks(calls: Sequence[str]) -> Figure:

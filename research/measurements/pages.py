@@ -48,7 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--note", help="how quiet the machine was, in words")
-    parser.add_argument("pages", nargs="*", help="such as what-a-token-costs; by default, all")
+    parser.add_argument("pages", nargs="*", help="such as shipping; by default, all")
     given = parser.parse_args()
     live = [p.stem for p in sorted(BOOK.glob("*.md")) if CALL.search(p.read_text("utf-8"))]
     file = MEASUREMENTS / "pages.json"

@@ -6,19 +6,7 @@ import re
 from _command import mlprogram
 from mlprogram.ane.claims import known_errors
 from mlprogram.ane.mac.verdict import REFUSALS
-from mlprogram.errors import InvalidInput
 import pytest
-
-ENTRY = """
-[[error]]
-id = "one"
-messages = ["something went wrong"]
-printed_by = "Core ML"
-means = "It failed."
-do = "Try again."
-sure = "reported"
-sources = ["https://github.com/owner/name/issues/1"]
-"""
 
 
 class TestIndex:
@@ -89,21 +77,6 @@ class TestExplain:
 
     def test_what_nobody_reported_has_no_answer(self):
         assert known_errors.explain("the kettle is on") == []
-
-
-@pytest.mark.parametrize(
-    "text, said",
-    [
-        (ENTRY + ENTRY, "'one' is there twice"),
-        (ENTRY.replace('do = "Try again."', ""), "one: missing or unknown: do"),
-        (ENTRY.replace('"reported"', '"certain"'), "one: it needs"),
-    ],
-)
-def test_an_entry_that_is_not_whole_is_refused(tmp_path, text, said):
-    path = tmp_path / "errors.toml"
-    path.write_text(text, "utf-8")
-    with pytest.raises(InvalidInput, match=said):
-        known_errors.load(path)
 
 
 class TestCommand:

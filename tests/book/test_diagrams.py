@@ -26,7 +26,6 @@ DIAGRAMS = {
     "way": diagrams.way,
     "padding": diagrams.padding,
     "blocks": lambda: diagrams.blocks(["nrrwwwww", "aaanrrrr", "nwwwwwww"]),
-    "caches": lambda: diagrams.caches(2438, 11_796_480, 23_040, 1152),
     "engine": lambda: diagrams.engine(16, 256, 2 << 20, 64 << 10, 32),
     "calls": diagrams.calls,
     "experts": lambda: diagrams.experts(16, (1, 6, 8, 15)),

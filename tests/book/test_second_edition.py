@@ -1,14 +1,11 @@
 """The second edition: where old pages went, how long pages are, what the course names."""
 
 import re
-import tomllib
 
 from _site import PAGES, ROOT, TOC, each_page
 import pytest
 import slides
-import yaml
 
-MOVED = yaml.safe_load((ROOT / "_config.yml").read_text())["sphinx"]["config"]["redirects"]
 CHAPTERS = [c["file"] for part in TOC["parts"] if "numbered" in part for c in part["chapters"]]
 MOST_MINUTES = {"a page": 20, "the numbered chapters": 180}
 MOST_PAGES = 32  # the first one among them
@@ -42,38 +39,6 @@ def rows(text: str) -> list[list[str]]:
     """The cells of a Markdown table's rows, without its head."""
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return cells[1:]
-
-
-class TestOldPages:
-    TEXT = (ROOT / "research" / "second-edition.md").read_text("utf-8")
-    TABLE = rows(TEXT.partition("## Old pages to new")[2].partition("\n### ")[0])
-
-    def test_every_address_that_moved_has_a_row_that_says_where_to(self):
-        went = {old: now for old, now, *_ in self.TABLE if now.startswith("→")}
-        assert {old.strip("`") for old in went} == MOVED.keys()
-        for old, now in went.items():
-            page = MOVED[old.strip("`")].partition("#")[0].removesuffix(".html")
-            assert now == f"→ [{page}](../book/{page}.md)" and page in PAGES
-
-    def test_a_page_without_an_arrow_kept_its_address(self):
-        for old, now, *_ in self.TABLE:
-            page = old.strip("`")
-            assert now.startswith("→") or (now == f"[{page}](../book/{page}.md)" and page in PAGES)
-
-    def test_every_link_is_to_a_file(self):
-        for path in ("research/second-edition.md", "research/facts.md"):
-            text = (ROOT / path).read_text("utf-8")
-            links = re.findall(r"\]\((?!https:)([^)#]+)", text)
-            assert links and not [x for x in links if not (ROOT / "research" / x).exists()]
-
-
-def test_changed_facts_are_of_claims_that_there_are():
-    registry = ROOT / "mlprogram/src/mlprogram/ane/claims/claims.toml"
-    claims = tomllib.loads(registry.read_text("utf-8"))
-    text = (ROOT / "research" / "facts.md").read_text("utf-8")
-    named = re.findall(r"^\| `([\w-]+)` \|", text, re.M)
-    gone = re.findall(r"`([\w-]+)`", "".join(re.findall(r"^Withdrawn: (.*)$", text, re.M)))
-    assert len(named) > 20 and {*named} <= claims.keys() and not {*gone} & claims.keys()
 
 
 class TestReading:

@@ -61,7 +61,9 @@ def convert_graph(
     if out.suffix != ".mlpackage":
         raise InvalidInput(f"{out} must be named .mlpackage, as packages are")
     if out.exists() and not force:
-        raise InvalidInput(f"{out} exists; choose another name or pass force=True (--force)")
+        raise InvalidInput(
+            f"{out} exists; choose another name, or write over it by --force (force=True)"
+        )
     if out.is_symlink() or (out.exists() and not (out / "Manifest.json").is_file()):
         raise InvalidInput(f"{out} is no package, and stays as it is; choose another name")
     program, renamed = _program(path, precision, shapes or {}, constants or {})

@@ -1,0 +1,48 @@
+"""Pages of the third edition are short, show their code, and import little; named as they come."""
+
+import re
+
+from _executed import source
+import pytest
+
+DONE = ("what-a-token-costs", "the-cache")
+WORDS, LINES, HIDDEN, LIBRARIES, OURS = 1900, 450, 60, 4, 2
+CELL = re.compile(r"```\{code-cell\}[^\n]*\n((?:---.*?---\n|(?::[^\n]*\n)*))(.*?)```", re.DOTALL)
+IMPORT = re.compile(
+    r"^(?:from (?:ane_book|mlprogram|ane_serve|ane_families)(?:\.[\w.]+)? import (.+)"
+    r"|import ((?:ane_book|mlprogram|ane_serve|ane_families)[\w.]*))$", re.MULTILINE
+)  # fmt: skip
+each_page = pytest.mark.parametrize("page", DONE)
+
+
+def cells(page: str) -> list[tuple[str, str]]:
+    """Each cell's options and its code."""
+    return CELL.findall(source(page))
+
+
+@each_page
+def test_a_page_is_short(page):
+    words = re.sub(r"```\{code-cell\}.*?```", "", source(page), flags=re.S).split()
+    assert len(words) <= WORDS and len(source(page).splitlines()) <= LINES
+
+
+@each_page
+def test_a_page_shows_its_code(page):
+    hidden = [line for tags, code in cells(page) if re.search(r"remove-|hide-", tags)
+              for line in code.splitlines() if line.strip()]  # fmt: skip
+    assert len(hidden) <= HIDDEN
+    assert "assert" not in "\n".join(hidden)
+
+
+@each_page
+def test_a_page_imports_little(page):
+    code = "\n".join(code for _, code in cells(page))
+    names = [name for found in IMPORT.findall(code) for name in "".join(found).split(", ")]
+    ours = {name for found in re.findall(r"^from ane_book_pages\S* import (.+)$", code, re.M)
+            for name in found.split(", ")}  # fmt: skip
+    assert len(set(names)) <= LIBRARIES and len(ours) <= OURS
+
+
+@each_page
+def test_a_page_ends_with_a_checklist(page):
+    assert 5 <= len(re.findall(r"^- ☐ ", source(page), re.M)) <= 9
