@@ -13,7 +13,7 @@ from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, InvalidInput
 import pytest
 
-CHANGES = 60  # of each bundle
+CHANGES = 60  # of each bundle, besides those of whole packages
 #: What packages take and give; all else in a manifest is held to files, or is for the record.
 HELD = ("packages", "layers", "adapters", "per_layer", "vectors", "context", "form")
 FREE = {
@@ -21,7 +21,7 @@ FREE = {
     "memory_scale", "neighbours",
 }  # fmt: skip
 #: What nobody asks before a program is called, or at all.
-OPEN = {"experts": {"dtype"}, "texts": {"layers", "encode_32"}}
+OPEN = {"experts": {"dtype"}, "slots": {"layers"}, "texts": {"layers", "encode_32"}}
 
 
 def embedder(folder: Path) -> Bundle:
@@ -73,7 +73,8 @@ def test_nothing_of_a_manifest_can_be_changed_alone(kind, tiny_bundle, tagger, t
     fields = json.loads((copy / "manifest.json").read_text())
     held, free = {name: fields[name] for name in HELD}, FREE | OPEN.get(kind, set())
     every = [path for path in places(held, free) if path != ("layers",)]
-    for path in rng.sample(every, min(CHANGES, len(every))):
+    whole = [path for path in every if path[0] == "packages" and len(path) == 2]
+    for path in whole + rng.sample(every, min(CHANGES, len(every))):
         other = changed(fields, path, rng)
         (copy / "manifest.json").write_text(json.dumps(other))
         with pytest.raises((InvalidBundle, InvalidInput)) as caught:

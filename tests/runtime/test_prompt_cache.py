@@ -353,6 +353,7 @@ def test_killed_at_any_moment_the_file_is_whole(session, tmp_path):
         session.rewind(n)
         caches.append(session.prompt_cache())
     manifest, made = session.bundle.manifest, caches[0].made_of
+    write_cache(path, caches[0], "mlx")  # a busy machine may kill every child before it writes
     for kill in range(25):
         child = os.fork()
         if not child:
@@ -362,7 +363,5 @@ def test_killed_at_any_moment_the_file_is_whole(session, tmp_path):
         time.sleep(random.Random(kill).uniform(0.001, 0.03))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        if path.exists():
-            assert read_cache(path, manifest, made).position in (N, N - 1)
-    assert path.exists()
+        assert read_cache(path, manifest, made).position in (N, N - 1)
     session.prefill(IDS[N - 1 : N])

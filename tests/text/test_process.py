@@ -37,6 +37,15 @@ def saved(folder: Path, **fields) -> Path:
     return path
 
 
+def test_a_process_that_was_started_ahead_is_the_next_ones(tmp_path):
+    process.start_ahead()
+    (ahead,) = process._ahead
+    first, second = TextProcess(), TextProcess()
+    assert first._process is ahead is not second._process and not process._ahead
+    first.load(saved(tmp_path))
+    assert first.encode(TEXT, True)
+
+
 class TestSame:
     def test_as_the_libraries_in_this_process(self, words, tmp_path):
         path = saved(tmp_path)

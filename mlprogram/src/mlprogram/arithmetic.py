@@ -113,7 +113,8 @@ def check_semantics(semantics: str | None) -> Semantics | None:
 class Opened(Protocol):
     """One function of a package, as an `MLProgram` is."""
 
-    package: Package
+    @property
+    def package(self) -> Package: ...
 
     @property
     def name(self) -> str: ...

@@ -15,7 +15,7 @@ from typing import Any
 
 from mlprogram.errors import InvalidPackage
 from mlprogram.package.values import MAX_RANK
-from mlprogram.run.failures import Failures, turns
+from mlprogram.run.failures import turns
 from mlprogram.run.open_sizes import OpenSizes
 from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step, StepResult
 from mlprogram.run.slices import update_state
@@ -45,10 +45,6 @@ class Compiled:
         """(inputs, states) -> generator of (name, tensor); generated when first asked for."""
         with GENERATING:
             return _Source(self.plan).load(self.plan.main.steps, trace=True)[0]
-
-    @property
-    def failures(self) -> Failures:
-        return self.plan.failures
 
 
 def compile_plan(plan: ExecutionPlan, bounds: Mapping[str, tuple[int, ...]]) -> Compiled:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlprogram.run.program import MLProgram
 
 LARGEST = 32 << 20  # bytes of a file; constants that take more are laid out in every process
-MOST = 64  # files; those used longest ago go first
+MOST = 256 << 20  # bytes of all files; those used longest ago go first
 
 
 class Unkept(Exception):
@@ -56,9 +56,11 @@ def _write(program: "MLProgram", compiled: Compiled, key: str | None) -> None:
     path = folder / f"{key}-{hashlib.sha256(made).hexdigest()}.plan"
     with private_file(path) as file:
         file.write(made)
-    kept = sorted(folder.glob("*.plan"), key=lambda one: one.stat().st_mtime)
-    for old in kept[:-MOST]:
-        old.unlink(missing_ok=True)
+    left, kept = MOST, [(one.stat(), one) for one in folder.glob("*.plan")]
+    for status, one in sorted(kept, key=lambda pair: -pair[0].st_mtime_ns):
+        left -= status.st_size
+        if left < 0:
+            one.unlink(missing_ok=True)
 
 
 def content(program: "MLProgram", compiled: Compiled) -> bytes:

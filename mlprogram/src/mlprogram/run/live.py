@@ -58,8 +58,8 @@ def resumed(
     memory: see `CallTable.run`; the program's one stretch has the same table.
     """
     if program._kept is not None:
-        made = hashlib.sha256(content(program, program.compiled)).hexdigest()
-        if not program._kept.digest.endswith(made):
+        digest = hashlib.sha256(content(program, program.compiled)).hexdigest()
+        if not program._kept.digest.endswith(digest):
             raise InvalidPackage(f"{program.package.path}: its plan is another one by now")
     stretch, outputs = one_stretch(program, program.compiled)
     with (

@@ -190,7 +190,8 @@ class MLProgram:
         )
 
     def __repr__(self) -> str:
-        return described(self, Path(self._source) if self._kept else self.package.path)
+        source = self._source if isinstance(self._source, str | Path) else self.package.path
+        return described(self, Path(source))
 
     @cached_property
     def inputs(self) -> dict[str, TensorType]:
