@@ -26,7 +26,7 @@ LIMITED = {"matmat": 4, "attention": 12}
 
 
 class Joined(Exception):
-    """Columns may depend on later ones."""
+    """ColumnProof may depend on later ones."""
 
 
 def leave_out_columns(recorder: Recorder, made: Collection[str]) -> tuple[int, dict[str, int]]:
@@ -36,12 +36,12 @@ def leave_out_columns(recorder: Recorder, made: Collection[str]) -> tuple[int, d
     made: values that are read after the stretch.
     """
     counts = {call.arguments[3][1] for call in recorder.calls if call.entry == "matmat"}
-    columns = Columns(min(counts, default=0))
+    columns = ColumnProof(min(counts, default=0))
     if len(counts) != 1 or columns.count < LEAST or columns.count % 8:
         return 0, {}
     try:
         for call in recorder.calls:
-            RULES.get(call.entry, Columns.other)(columns, call.arguments)
+            RULES.get(call.entry, ColumnProof.other)(columns, call.arguments)
         for name in made:
             columns.check_result(*recorder.origin(recorder.values[name]), recorder.values[name])
     except Joined:
@@ -52,7 +52,7 @@ def leave_out_columns(recorder: Recorder, made: Collection[str]) -> tuple[int, d
     return columns.count, columns.masks
 
 
-class Columns:
+class ColumnProof:
     """The columns of each piece of memory, by its step; 0: of those at places known at run time
     only, which nothing in the stretch may read. masks: by name, the slots before the columns'."""
 
@@ -72,7 +72,7 @@ class Columns:
         return step
 
     def write(self, place: Place, *steps: int | None) -> None:
-        """Columns of these steps go to a place."""
+        """ColumnProof of these steps go to a place."""
         found, (region, offset) = {*steps} - {None}, place
         if not found:
             return
@@ -227,9 +227,9 @@ def moved(
     raise Joined
 
 
-RULES: dict[str, Callable[[Columns, list[Place]], None]] = {
-    "matmat": Columns.product, "rms_norm": Columns.norm, "layer_norm": Columns.layer_norm,
-    "softmax": Columns.softmax, "rotary": Columns.rotary, "activation": Columns.activation,
-    "gated": Columns.gated, "attention": Columns.attention, "copy": Columns.copy,
-    "elementwise": Columns.walk, "apply": Columns.walk, "slice": Columns.slice,
+RULES: dict[str, Callable[[ColumnProof, list[Place]], None]] = {
+    "matmat": ColumnProof.product, "rms_norm": ColumnProof.norm, "layer_norm": ColumnProof.layer_norm,
+    "softmax": ColumnProof.softmax, "rotary": ColumnProof.rotary, "activation": ColumnProof.activation,
+    "gated": ColumnProof.gated, "attention": ColumnProof.attention, "copy": ColumnProof.copy,
+    "elementwise": ColumnProof.walk, "apply": ColumnProof.walk, "slice": ColumnProof.slice,
 }  # fmt: skip
