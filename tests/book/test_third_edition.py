@@ -47,4 +47,4 @@ def test_a_page_imports_little(page):
 def test_a_page_ends_with_a_checklist(page):
     _, last, following = source(page).rsplit("\n## ", 2)
     assert last.startswith("Before you ") and following.startswith("Next\n")
-    assert 5 <= len(re.findall(r"^- ", last, re.M)) <= 9
+    assert 5 <= len(re.findall(r"^- ☐ ", last, re.M)) <= 9
