@@ -2,14 +2,12 @@
 # PYTHON names the interpreter to make it with:            make book PYTHON=python3.12
 # BOOK_FLAGS goes to jupyter-book, PYTEST_FLAGS to pytest:  make test PYTEST_FLAGS="-k gguf -x"
 # NOTEBOOKS names some of them instead of all:              make elsewhere NOTEBOOKS="numbers reports"
-# KINDS does so of kinds of machine:                        make machines KINDS="umask no-network"
 # SUITES does so of suites:                                 make suites SUITES="executor ane"
 
 PYTHON ?= python3
 BOOK_FLAGS ?=
 PYTEST_FLAGS ?=
 NOTEBOOKS ?=
-KINDS ?=
 SUITES ?=
 WORKERS ?= 2
 
@@ -27,7 +25,7 @@ $(shell mkdir -p "$(HOME)")
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf slides test test-all clock unit site suites conformance elsewhere wheels onnx-nodes onnx-field fuzz random-programs sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book pdf slides test test-all clock unit site suites conformance elsewhere wheels onnx-nodes onnx-field fuzz random-programs serve-fuzz mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{line = sprintf("  make %-15s %s\n", $$1, $$2); \
@@ -83,21 +81,14 @@ onnx-field: $(INSTALLED) ## export architectures of transformers, convert them a
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[field]"
 	$(BIN)/python tests/onnx/field.py
 
-fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 500 model files (some minutes)
+fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default (some minutes)
 	$(BIN)/python tests/fuzz/run.py --cases $(or $(N),10000) --seed $(or $(SEED),0)
-	$(BIN)/python tests/weights/damage.py --seed $(or $(SEED),0)
 
 random-programs: $(INSTALLED) ## run N random programs, 20,000 by default, and hold what runs in C to their ops one by one
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mlprogram/run/random_programs.py --cases $(or $(N),20000) --seed $(or $(SEED),0)
 
-sweep: $(INSTALLED) ## convert N odd checkpoints, 300 by default, and hold 8 runs of each to transformers
-	OMP_NUM_THREADS=1 $(BIN)/python tests/sweep/sweep.py --cases $(or $(N),300) --seed $(or $(SEED),0)
-
 serve-fuzz: $(INSTALLED) ## send the server N requests made of its OpenAPI document, 2,000 by default
 	SERVE_EXAMPLES=$(or $(N),2000) $(BIN)/pytest -q tests/serve/test_schema.py
-
-machines: $(INSTALLED) ## run the two commands' quick parts on other kinds of machine (an hour); KINDS names some
-	$(BIN)/python tests/machines.py $(KINDS)
 
 mutations: $(INSTALLED) ## seed 40 faults, one at a time, and see which suite finds each (half an hour)
 	$(BIN)/python tests/mutations/run.py --jobs $(WORKERS)

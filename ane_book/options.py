@@ -105,9 +105,9 @@ class Recipe(BaseModel):
     )
     functions: Literal["two", "one"] = Field(
         "two",
-        description="Of every package: one for single tokens and one for prompts, or a single one "
-        "for K tokens, 8 unless verify says otherwise, which does both and checks guesses; where "
-        "each loaded function holds a copy of the weights, that is half of them.",
+        description="Functions of every package: one for single tokens and one for prompts, or a "
+        "single one for K tokens, 8 unless verify says otherwise, which does both and checks "
+        "guesses; where each loaded function holds a copy of the weights, that is half of them.",
     )
     silu: Literal["native", "tanh"] = Field(
         "native",
@@ -138,15 +138,15 @@ class Recipe(BaseModel):
         "stored keeps the integers of an ONNX bundle. `ane-book plan` shows what each cost "
         "SmolLM2-135M.",
     )
-    quant_head: str = Field("", description="The head's; by default as quant.")
+    quant_head: str = Field("", description="How the head's are stored; by default as quant.")
     partition: Literal["layers", "whole"] = Field(
         "layers",
         description="A program for as many layers as the limit allows, or for all of them.",
     )
     experts: Strategy = Field(
         "packed",
-        description="Of a mixture of experts: all in the graph, as many side by side as keep a "
-        "product narrow; or a program for each expert, called when it is chosen.",
+        description="Experts of a mixture: all in the graph, as many side by side as keep a "
+        "product narrow; or a program for each, called when it is chosen.",
     )
 
     @model_validator(mode="before")

@@ -295,33 +295,7 @@ def odd(family: str) -> dict:
     return changes | {"rope_parameters": SCALED.get(family, YARN)} | kinds(family, changes)
 
 
-#: Four query heads to a KV head, a tied head, another prime vocabulary, another share rotated.
-GROUPED = {
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "hidden_size": 128,
-    "head_dim": 16,
-    "tie_word_embeddings": True,
-    "vocab_size": 263,
-}
-
-
-def grouped(family: str) -> dict:
-    """The changes that make a tiny model as the real ones are."""
-    if family == "phi3":  # within its original context
-        return GROUPED | {
-            "rope_parameters": longrope(4, partial=0.5),
-            "original_max_position_embeddings": 112,
-        }
-    if family == "gemma4_text":
-        rows = {"vocab_size_per_layer_input": GROUPED["vocab_size"]}
-        own = {"num_kv_shared_layers": 0, "attention_k_eq_v": False} | rows
-        return GROUPED | kinds(family, GROUPED) | own
-    return GROUPED | kinds(family, GROUPED)
-
-
-VARIANTS = {"usual": lambda family: {}, "odd": odd, "grouped": grouped}
+VARIANTS = {"usual": lambda family: {}, "odd": odd}
 
 COMMON = {
     "hidden_size": 64,

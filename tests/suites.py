@@ -15,7 +15,7 @@ from time import monotonic
 import venv
 
 ROOT = Path(__file__).resolve().parents[1]
-REST = "bundle cli conversion evidence models reference runtime sweep test_host.py test_progress.py"
+REST = "bundle cli conversion evidence models reference runtime test_host.py test_progress.py"
 #: name -> what is installed: of this checkout, and tools of its tests; and where they are.
 SUITES = {
     "executor": ("./mlprogram", "scipy hypothesis pillow", "mlprogram fuzz conformance"),

@@ -2,7 +2,7 @@
 
     manifest.json       what it is for, its programs as they are, what the host does; where it came
                         from and how it was converted
-    layers_00-30.mlpackage ...   shards: functions `decode` (T = 1) and `prefill` (T = 64)
+    layers_00-30.mlpackage ...   layers 0 to 29: functions `decode` (T = 1), `prefill` (T = 64)
     head.mlpackage      final norm and vocabulary projection, the same two functions; head_0,
                         head_1, ... where the shard limit cuts it
     head.aimodel, ...   where they were asked for, the same programs as assets of Core AI
@@ -87,7 +87,7 @@ def opened(bundle: "Bundle | str | Path", task: str, force: bool = False) -> "Bu
     if parity.status == "failed" and not force:
         raise InvalidBundle(
             f"{bundle.path}: failed L1 parity on {parity.date}: {parity.reason}; convert the model "
-            "again, or run it as it is: force=True, or `ane-book run --force`"
+            "again, or open it as it is by force=True in Python"
         )
     return bundle
 

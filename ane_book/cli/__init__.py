@@ -12,17 +12,17 @@ from typing import Annotated, Literal
 
 from ane_book import __version__
 from ane_book.cli import options
-from ane_book.cli.absent import gone, served
+from ane_book.cli.absent import served
 from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
 from ane_book.cli.demo import demo_command
-from ane_book.cli.load import load, path_of
+from ane_book.cli.load import handed, load, path_of
 from ane_book.cli.machine import cache_command, doctor_command
 from ane_book.cli.models import models_command, plan_command
 from ane_book.cli.prefill import PromptCacheFile, kept_in, prefill_command
 from ane_book.cli.quality import quality_command
 from ane_book.cli.redact import redact
-from ane_book.cli.residency import place_command, residency_command
+from ane_book.cli.residency import residency_command
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.cli.vectors import embed
 from mlprogram.cli import options as program_options
@@ -30,6 +30,7 @@ from mlprogram.cli.commands import command_line, told_to_end
 from mlprogram.cli.diff import diff_command
 from mlprogram.cli.explain import explain_command
 from mlprogram.cli.options import AsJson, Why
+from mlprogram.cli.place import place_command
 from mlprogram.cli.programs import save_command
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
@@ -43,16 +44,18 @@ __all__ = ["app"]
 @options.takes(
     options.Recipe, "kv", "state_write", "context", "quant", "quant_head", "prefill", "shard_limit",
     "partition", "argmax_output", "experts", "tiers", "verify", "functions", "silu", "form",
-    "lora_slots",
+    "lora_slots", whole=True,
 )  # fmt: skip
 def convert(
     model: options.Weights,
     recipe: dict,
     source: Annotated[
-        Path | None, typer.Option(help="A reference model's weights; random: made up.")
+        Path | None,
+        typer.Option(help="Of a reference model, what it is made of: weights; random: made up."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the bundle; by default one in the cache.")
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of the bundle; by default one in the cache."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Convert again if it exists.")] = False,
     to: Annotated[
@@ -90,7 +93,6 @@ def run(
     prompt_cache: PromptCacheFile = None,
     precision: program_options.Precision = "fp16",
     backend: options.BackendName = "auto",
-    force: options.Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Answer one prompt; a reference model is converted on first use."""
@@ -99,7 +101,7 @@ def run(
     sampling |= {"draft": draft}
     if "json_schema" in sampling:
         sampling["json_schema"] = options.schema(sampling["json_schema"])
-    session = load(model, "text-generation", precision, backend, force, **recipe)
+    session = load(model, "text-generation", precision, backend, **recipe)
     if adapter is not None:
         session.use(adapter)
     with kept_in(session, prompt_cache, prompt, sampling) as how:
@@ -115,8 +117,8 @@ def run(
 
 def inspect_command(
     path: options.Package,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare every byte of a bundle with what was written.")
+    checksums: Annotated[
+        bool, typer.Option("--checksums", help="Compare every byte of a bundle with its manifest.")
     ] = False,
     why: Why = False,
     as_json: AsJson = False,
@@ -126,7 +128,7 @@ def inspect_command(
 
     place = path_of(path)
     facts = inspect_path(place)
-    if verify:
+    if checksums:
         from ane_book.bundle import Bundle
 
         bundle = Bundle.open(place)
@@ -135,27 +137,21 @@ def inspect_command(
     show(lambda: facts, lambda: report(facts, why), as_json)
 
 
-COMMANDS: dict[str, Callable] = {
-    "convert": convert,
-    "run": run,
-    "chat": chat_command,
-    "prefill": prefill_command,
-    "embed": embed,
-    "redact": redact,
-    "demo": demo_command,
-    "models": models_command,
-    "plan": plan_command,
-    "inspect": inspect_command,
-    "check": check,
-    "diff": diff_command,
-    "place": place_command,
-    "residency": residency_command,
-    "quality": quality_command,
-    "save": save_command,
-    "explain": explain_command,
-    "cache": cache_command,
-    "doctor": doctor_command,
-}
+#: Commands by the heading that --help lists them under.
+COMMANDS: dict[str, dict[str, Callable]] = {
+    "Convert": {
+        "models": models_command, "plan": plan_command, "convert": convert, "save": save_command,
+    },
+    "Run": {
+        "run": run, "chat": chat_command, "prefill": prefill_command, "embed": embed,
+        "redact": redact, "demo": demo_command,
+    },
+    "Evidence": {
+        "check": check, "quality": quality_command, "place": handed(place_command),
+        "residency": residency_command, "inspect": inspect_command, "diff": diff_command,
+    },
+    "Upkeep": {"explain": explain_command, "cache": cache_command, "doctor": doctor_command},
+}  # fmt: skip
 #: Commands and options that are gone, and what takes their place.
 GONE = {
     "run --tokens": "session.generate(ids) in Python takes token ids",
@@ -167,13 +163,23 @@ GONE = {
     "cache --limit": "`ane-book cache` lists the last used first, and delete takes names",
     "report": "`mlprogram row` measures this Mac in two minutes and says how to hand that in",
     "inspect --run": "`mlprogram run PACKAGE` runs it, with --inputs, --function and --out",
-    "inspect --plan": "`mlprogram inspect PACKAGE --plan` shows it",
+    "inspect --plan": "`mlprogram inspect PACKAGE --kernels` shows it",
+    "inspect --verify": "--checksums does it; --verify is of `convert`",
+    "prefill --form": "--for names who goes on from the file; --form is of `convert`",
+    **dict.fromkeys(("convert --limit", "plan --limit"), "--shard-limit is the whole word"),
+    **dict.fromkeys(("convert --max-seq-len", "plan --max-seq-len"), "--context says how many"),
+    **{
+        f"{name} --force": "`ane_book.load(FOLDER, force=True)` in Python opens what failed parity"
+        for name in ("run", "chat", "prefill", "embed", "redact", "demo")
+    },
     "check --numerics": "`ane-book diff PACKAGE --precision ane` says where it parts",
 }
-_serve, _absent = served()
+_serve, _absent, _gone = served()
 app = command_line(
-    "Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
+    "Language models for Apple's Neural Engine: convert, run and look inside, on any machine.\n\n"
+    "Of any other network `mlprogram --help` has the commands.",
     f"ane-book {__version__}",
-    COMMANDS | _serve,
-    _absent | gone(GONE),
+    COMMANDS | {"Run": COMMANDS["Run"] | _serve},
+    _absent,
+    GONE | _gone,
 )

@@ -11,20 +11,17 @@ from mlprogram.extras import missing
 COMMANDS = {"serve": "serve", "bench": "bench_command"}  # functions of modules of these names
 
 
-def served() -> tuple[dict[str, Callable], dict[str, str]]:
-    """The commands of ane-serve by name, and those that cannot be used, or options that are gone,
-    each with the reason."""
+def served() -> tuple[dict[str, Callable], dict[str, str], dict[str, str]]:
+    """The commands of ane-serve by name, those that cannot be used with the reason, and options
+    that are gone with what takes their place."""
     try:
-        return {
-            name: getattr(serving(f"cli.{name}"), function) for name, function in COMMANDS.items()
-        }, gone(serving("cli").GONE)
+        return (
+            {name: getattr(serving(f"cli.{name}"), own) for name, own in COMMANDS.items()},
+            {},
+            serving("cli").GONE,
+        )
     except InvalidInput as error:
-        return {}, {name: f"{name}: {error}" for name in COMMANDS}
-
-
-def gone(known: dict[str, str]) -> dict[str, str]:
-    """What is said of commands and options that are gone; known: what takes their place."""
-    return {words: f"{words} is gone: {instead}" for words, instead in known.items()}
+        return {}, {name: f"{name}: {error}" for name in COMMANDS}, {}
 
 
 def serving(module: str) -> Any:

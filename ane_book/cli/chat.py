@@ -32,14 +32,13 @@ def chat_command(
     prompt_cache: PromptCacheFile = None,
     precision: Precision = "fp16",
     backend: options.BackendName = "auto",
-    force: options.Force = False,
 ) -> None:
     """Talk with a model, line by line.
 
     /help lists the commands in it, /quit or end of input ends. Ctrl-C stops an answer, or clears
     the line.
     """
-    session = load(model, "text-generation", precision, backend, force, **recipe)
+    session = load(model, "text-generation", precision, backend, **recipe)
     if adapter is not None:
         session.use(adapter)
     Conversation(session, sampling, draft).run_from(prompt_cache)

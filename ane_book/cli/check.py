@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ane_book.cli import options
-from ane_book.cli.load import path_of
+from ane_book.cli.load import path_of, source_of
 from ane_book.cli.output import keep
 from ane_book.errors import printable
 from mlprogram.cli.check import Annotations, FailOn, Rules, Sarif, annotated, width
@@ -45,7 +45,7 @@ def check(
     source: Source = None,
     github: Annotations = None,
 ) -> None:
-    """Hold packages against the laws of the engine and known faults.
+    """Check against the engine's laws, known faults, and PyTorch.
 
     Of a bundle the text side is looked at too: template, stop tokens, vocabulary.
 
@@ -61,9 +61,12 @@ def check(
     from ane_book.evidence.laws import check as check_laws
     from ane_book.evidence.laws import laws_level
     from mlprogram.ane import faults, laws
-    from mlprogram.ane.laws.report import annotation
     from mlprogram.package.description import load_inputs
 
+    if source and source != "random":
+        from ane_book.weights import open_source
+
+        open_source(source)  # refused before what takes long
     chosen, path = laws.load(rules, also=faults.load()) if rules else None, path_of(package)
     bundle = Bundle.open(path) if chosen is None and is_bundle(path) else None
     inputs: Any = calibrate if calibrate in (None, "golden") else load_inputs(calibrate)
@@ -73,7 +76,7 @@ def check(
     if parity or source:
         from ane_book.evidence.parity import check_parity
 
-        held = check_parity(path, source)
+        held = check_parity(path, source or source_of(package, path))
     if bundle:
         _add_text_side(report, bundle, source)
     github = annotated(github)
@@ -84,15 +87,21 @@ def check(
     parity_text = "" if held is None else f"\n\n{printable(str(held))}"
     show(lambda: _json(report, held), lambda: f"{report.text(width(), why)}{parity_text}", as_json)
     if github:
-        lines = [*report.annotations()]
-        if held is not None and not held.passed:
-            place = str(path / (held.package or ""))
-            lines.append(annotation("error", place, 0, "parity", held.reason))
+        lines = _annotations(report, held, path)
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
     if sarif:  # last: what cannot be written takes nothing that was found along
         sarif.write_text(json.dumps(report.sarif(), indent=2) + "\n", encoding="utf-8")
     failed = fail_on != "never" and report.fails(fail_on)
     raise typer.Exit(int(failed or (held is not None and not held.passed)))
+
+
+def _annotations(report: "LawReport", held: "Parity | None", path: Path) -> list[str]:
+    from mlprogram.ane.laws.report import annotation
+
+    if held is None or held.passed:
+        return [*report.annotations()]
+    place = str(path / (held.package or ""))
+    return [*report.annotations(), annotation("error", place, 0, "parity", held.reason)]
 
 
 def _add_text_side(report: "LawReport", bundle: "Bundle", source: str | None) -> None:

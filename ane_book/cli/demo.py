@@ -32,7 +32,6 @@ def demo_command(
     model: options.Model = "smollm2-135m-instruct",
     precision: Precision = "fp16",
     backend: options.BackendName = "auto",
-    force: options.Force = False,
 ) -> None:
     """Answer three prompts, with the evidence beside the answers.
 
@@ -41,7 +40,7 @@ def demo_command(
     """
     from rich.console import Console
 
-    session = load(model, "text-generation", precision, backend, force, **recipe)
+    session = load(model, "text-generation", precision, backend, **recipe)
     present(session, Console(file=sys.stdout, highlight=False))
 
 

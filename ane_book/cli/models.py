@@ -49,7 +49,10 @@ def plan_command(
     why: Why = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a model would be cut, without its weights."""
+    """Predict what a model takes: size, memory, speed on a chip.
+
+    Its weights are not needed.
+    """
     import ane_book
     from ane_book.evidence import cost
     from mlprogram.ane.cost.devices import find_device
@@ -70,7 +73,7 @@ def plan_command(
         lines.append(("device", unknown))
     if machines is not None:
         cut = serving("cluster.plan").split(planned, machines)
-        lines += cut.rows(chip)
+        lines += cut.rows()
         facts["machines"] = cut.to_json()
     width = get_terminal_size((10_000, 24)).columns
     show(lambda: facts, lambda: headed(lines, width), as_json)

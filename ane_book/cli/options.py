@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 import inspect
 from pathlib import Path
+import re
 from typing import Annotated, Literal, get_type_hints
 
 from ane_book.errors import InvalidInput
@@ -14,7 +15,10 @@ WEIGHTS = (
     "A reference model's name, a .gguf file, or a folder with config.json and safetensors, or with "
     "the files of ONNX Runtime GenAI"
 )
-PACKAGES = "A .mlpackage or .mlmodelc, a bundle's folder, a reference model's name"
+PACKAGES = (
+    "A .mlpackage or .mlmodelc, a bundle's folder, or a reference model or weights, of which it is "
+    "the bundle in the cache"
+)
 
 
 def names(incomplete: str) -> list[str]:
@@ -30,19 +34,15 @@ Model = Annotated[
 # As it was typed: a `Path` would take ./NAME, which is a folder, for the model of that name.
 Package = Annotated[str, typer.Argument(help=f"{PACKAGES}.", autocompletion=names)]
 Packages = Annotated[
-    str, typer.Argument(help=f"{PACKAGES}, or a folder of them.", autocompletion=names)
+    str, typer.Argument(help=f"{PACKAGES}; or a folder of packages.", autocompletion=names)
 ]
 Encoder = Annotated[
     str,
-    typer.Option(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=names),
+    typer.Option("--model", "-m", help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=names),
 ]
 TextLength = Annotated[
     int | None,
     typer.Option(min=3, help="Most tokens of a text.  [default: what the model was made for]"),
-]
-Force = Annotated[
-    bool,
-    typer.Option("--force", help="Run a bundle that failed parity by its own evidence, too."),
 ]
 Draft = Annotated[
     Literal["lookup"] | None,
@@ -69,11 +69,9 @@ BackendName = Annotated[
 
 
 #: Fields whose flags are not simply their names.
-FLAGS = {
-    "shard_limit": ("--shard-limit", "--limit"),
-    "context": ("--context", "--max-seq-len"),
-    "argmax_output": ("--argmax-output",),
-}
+FLAGS = {"quant": ("--quant", "-q"), "argmax_output": ("--argmax-output",)}
+#: What --help has over the fields of a record, in another command than `convert`.
+HEADINGS = {Recipe: "Conversion (`ane-book convert --help` explains more)", Sampling: "Answer"}
 KINDS = get_type_hints(RecipeOptions) | get_type_hints(SamplingOptions)
 KINDS |= {"shard_limit": str, "tiers": str}  # as they are typed: "1GB", "128,256"
 
@@ -88,10 +86,11 @@ def schema(text: str) -> str:
         raise InvalidInput(f"--json-schema: {text[:80]!r} is no JSON object and no file") from None
 
 
-def takes(record: type[Record], *names: str) -> Callable[[Callable], Callable]:
+def takes(record: type[Record], *names: str, whole: bool = False) -> Callable[[Callable], Callable]:
     """Give a command these fields of a record as options, described as they are there.
 
-    The command gets those that are used as a dict, in its argument `recipe` or `sampling`.
+    The command gets those that are used as a dict, in its argument `recipe` or `sampling`. whole:
+    all that is said of a recipe's fields, which other commands only begin.
     """
     argument = record.__name__.lower()
 
@@ -107,20 +106,23 @@ def takes(record: type[Record], *names: str) -> Callable[[Callable], Callable]:
         own: list[inspect.Parameter] = [
             each for name, each in signature.parameters.items() if name != argument
         ]
-        added: list[inspect.Parameter] = [_parameter(record, name) for name in names]
+        added: list[inspect.Parameter] = [_parameter(record, name, whole) for name in names]
         vars(call)["__signature__"] = signature.replace(parameters=[*own, *added])
         return call
 
     return decorate
 
 
-def _parameter(record: type[Recipe] | type[Sampling], name: str) -> inspect.Parameter:
+def _parameter(record: type[Recipe] | type[Sampling], name: str, whole: bool) -> inspect.Parameter:
     """A field as a parameter for typer, with None (not given) as its default."""
     field = record.model_fields[name]
     default = "1GB" if name == "shard_limit" else field.default
     unsaid = default in (None, (), "") or default is False
     said = "" if unsaid else f"  [default: {default}]"
-    option = typer.Option(*FLAGS.get(name, ()), help=f"{field.description}{said}")
+    text, heading = str(field.description), None if whole else HEADINGS[record]
+    if record is Recipe and not whole:
+        text = re.split("[:;(]", text)[0].rstrip(" .") + "."
+    option = typer.Option(*FLAGS.get(name, ()), help=f"{text}{said}", rich_help_panel=heading)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

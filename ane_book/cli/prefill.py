@@ -40,15 +40,17 @@ def prefill_command(
     prompt: Annotated[str, typer.Argument(help="What to read; - reads it from stdin.")],
     recipe: dict,
     sampling: dict,
-    out: Annotated[Path, typer.Option(help="The file to write; only you can read it (mode 600).")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="The file to write; only you can read it (mode 600)."),
+    ],
     form: Annotated[
         Literal["mlx", "mlx-swift", "llama.cpp"],
-        typer.Option(help="Which program is to go on from it; llama.cpp needs ane-serve."),
+        typer.Option("--for", help="Who is to go on from it; llama.cpp needs ane-serve."),
     ] = "mlx",
     adapter: options.Adapter = None,
     precision: Precision = "fp16",
     backend: options.BackendName = "auto",
-    force: options.Force = False,
 ) -> None:
     """Read a prompt, and write its cache, which others go on from.
 
@@ -58,7 +60,7 @@ def prefill_command(
     _check_folder(out)
     if llama is None and out.suffix != ".safetensors":
         raise InvalidInput(f"{out}: {form}-lm opens only names that end in .safetensors")
-    session = load(model, "text-generation", precision, backend, force, **recipe)
+    session = load(model, "text-generation", precision, backend, **recipe)
     if adapter is not None:
         session.use(adapter)
     ids = session.encode(sys.stdin.read() if prompt == "-" else prompt, **sampling)

@@ -4,7 +4,7 @@ from math import nan
 from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
-from ane_book.cli.load import path_of
+from ane_book.cli.load import path_of, source_of
 from ane_book.cli.output import keep
 from mlprogram.cli.options import AsJson
 from mlprogram.terminal import show
@@ -29,7 +29,9 @@ def quality_command(
     bundle: Annotated[
         str,
         typer.Argument(
-            help="A bundle's folder, or a reference model's name.", autocompletion=options.names
+            help="A bundle's folder, or a reference model or weights, of which it is the bundle in "
+            "the cache.",
+            autocompletion=options.names,
         ),
     ],
     source: Annotated[
@@ -46,7 +48,7 @@ def quality_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what a bundle loses of its model, on two texts.
+    """Measure how much worse a bundle is than its model, on two texts.
 
     Perplexity, agreement and divergence, against the model before it was quantised. With
     --independent it is transformers that computes, which also tells what this library's own
@@ -59,7 +61,9 @@ def quality_command(
     from ane_book.bundle import Bundle
     from ane_book.evidence.quality import check_quality
 
-    opened = Bundle.open(path_of(bundle))
+    path = path_of(bundle)
+    opened = Bundle.open(path)
+    source = source or source_of(bundle, path)
     level = check_quality(opened, source, tokens, independent=independent)
     show(lambda: level.model_dump(mode="json"), lambda: _report(level), as_json)
     keep(opened, "L3", level)

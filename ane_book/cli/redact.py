@@ -31,8 +31,10 @@ Show = Callable[[str, "Span | None"], str]
 Out = Annotated[
     Path | None,
     typer.Option(
+        "--out",
+        "-o",
         help="Write here, whole or not at all. FILE itself may be given; `> FILE` would lose it.  "
-        "[default: stdout]"
+        "[default: stdout]",
     ),
 ]
 
@@ -60,7 +62,6 @@ def redact(
     precision: Precision = "fp16",
     context: Context = None,
     backend: options.BackendName = "auto",
-    force: options.Force = False,
 ) -> None:
     """Replace what is private in a text by its kind; keep the rest.
 
@@ -70,9 +71,7 @@ def redact(
     name = "stdin" if file == "-" else file
     with _target(out) as target, _source(file) as source:
         _check(source, name, target, errors)  # before a model is converted
-        tagger = load(
-            model, "token-classification", precision, backend, force, context=context, **recipe
-        )
+        tagger = load(model, "token-classification", precision, backend, context=context, **recipe)
         show = _row if as_json else _replaced
         counts = _rewrite(tagger, source, name, target, errors, show)
     listed = "".join(f", {count:,} {label}" for label, count in counts.most_common())

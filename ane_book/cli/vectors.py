@@ -40,13 +40,12 @@ def embed(
     precision: Precision = "fp16",
     context: options.TextLength = None,
     backend: options.BackendName = "auto",
-    force: options.Force = False,
 ) -> None:
     """Make vectors of texts; print the cosine of each to the first.
 
     A text that is too long for the model is cut with a warning.
     """
-    embedder = load(model, "embedding", precision, backend, force, context=context, **recipe)
+    embedder = load(model, "embedding", precision, backend, context=context, **recipe)
     embedder.prompt(prompt), embedder.vectors([], dimensions)  # refused before anything is printed
     if not as_json:
         print("cosine of each text to the first:", flush=True)

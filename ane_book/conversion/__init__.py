@@ -84,7 +84,7 @@ def _build(builder: "BundleBuilder", out: Path | None, force: bool) -> Bundle:
                 return _existing(target, builder.source, builder.recipe)
             except InvalidBundle as error:
                 if out:
-                    hint = "" if "--force" in str(error) else ", with force=True (--force)"
+                    hint = "" if "--force" in str(error) else ", by --force (force=True)"
                     raise InvalidBundle(f"{error}{hint}") from None
         if out:  # in the cache everything is ours
             check_ours(target)
@@ -114,7 +114,7 @@ def _recalled(key: str) -> Bundle | None:
 
 def _open(model: str, source: str | Path | None) -> tuple[str, "WeightSource"]:
     """The model's name and its weights."""
-    from ane_book.weights import open_source
+    from ane_book.weights import name_of, open_source
     from ane_book.weights.hub import find_weights
     from ane_book.weights.random import RandomSource
 
@@ -125,7 +125,7 @@ def _open(model: str, source: str | Path | None) -> tuple[str, "WeightSource"]:
                 f"{model}: is a path, whose own weights are read; a source (--source) is for the "
                 "name of a reference model"
             )
-        return path.resolve().name.removesuffix(".gguf"), open_source(path)
+        return name_of(path), open_source(path)
     reference = find_reference(model)
     if str(source) == "random":
         return reference.name, RandomSource(reference.config)
@@ -145,6 +145,6 @@ def _existing(target: Path, source: "WeightSource", recipe: Recipe) -> Bundle:
         differs = f" with {', '.join(told)}" if told else ", from other weights"
         raise InvalidInput(
             f"{target} holds another conversion, of {manifest.name}{differs}; "
-            "choose another folder or pass force=True (--force)"
+            "choose another folder, or write over it by --force (force=True)"
         )
     return bundle

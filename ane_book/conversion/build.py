@@ -33,7 +33,7 @@ from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
 from ane_book.conversion.write.experts import Pieces, write_expert
 from ane_book.conversion.write.head import write_head, write_pooled
-from ane_book.errors import OutOfSpace
+from ane_book.errors import InvalidWeights, OutOfSpace
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
 from ane_book.models.base.architecture import TensorSpec
@@ -114,6 +114,8 @@ class BundleBuilder:
                 end.add_note(f"interrupted: {self.partial} {KEEPS}; repeat the command to go on, "
                              "or delete that folder")  # fmt: skip
             raise
+        except InvalidWeights as error:
+            raise InvalidWeights(f"{error}; delete what was finished, {self.partial}") from None
         except (OSError, RuntimeError) as error:
             if not is_full(error):
                 raise
@@ -207,7 +209,8 @@ class BundleBuilder:
         assert own is not None, "what a model with such a table has"
         embedding = np.load(self.partial / "embedding.npy", mmap_mode="r")
         found = own.rows(self.read, embedding, self.source.rows(table.name, ROWS))
-        save_rows(path, table.shape, (rounded(table.name, rows) for rows in found))
+        where = self.source.where(table.name)
+        save_rows(path, table.shape, (rounded(where, rows) for rows in found))
 
     def _write_positions(self, path: Path) -> None:
         """Write the position embeddings, rows (P, C), with that of token type 0 added."""
@@ -215,7 +218,7 @@ class BundleBuilder:
         positions, types = (self.source.tensor(name) for name in names)
         first = self.config.skipped
         rows = positions[first : first + self.recipe.context] + types[0]
-        save_rows(path, rows.shape, [rounded(names[0], rows)])
+        save_rows(path, rows.shape, [rounded(self.source.where(names[0]), rows)])
 
     @cached_property
     def _vocabulary(self) -> np.ndarray:

@@ -23,17 +23,18 @@ ROWS = 2048  # of a matrix that are rounded at a time
 OVERFLOW = 65520.0  # the least number that rounds to infinity in fp16
 
 
-def rounded(name: str, tensor: np.ndarray) -> np.ndarray:
+def rounded(where: str, tensor: np.ndarray) -> np.ndarray:
     """Round a float32 tensor to fp16, by torch, which takes half as long as numpy.
 
-    Raises InvalidWeights if a value is then not finite.
+    where: `WeightSource.where` of it. Raises InvalidWeights if a value is then not finite.
     """
     values = torch.from_numpy(tensor)
     low, high = values.aminmax()  # NaN if there is one
     if not (low > -OVERFLOW and high < OVERFLOW):
-        raise InvalidWeights(
-            f"tensor {name} has values that are not finite in fp16 (beyond 65,504, inf or NaN)"
-        )
+        nan, beyond = int(values.isnan().sum()), int((values.abs() >= OVERFLOW).sum())
+        found = [f"{nan:,} NaN"] * bool(nan) + [f"{beyond:,} beyond fp16's 65,504"] * bool(beyond)
+        mend = "get the file again" if nan else "no bundle can hold such weights"
+        raise InvalidWeights(f"{where}: {' and '.join(found)} of {values.numel():,} values; {mend}")
     return values.half().numpy()
 
 
@@ -60,12 +61,13 @@ class Encoding:
     def rows(self, name: str) -> Iterator[np.ndarray]:
         """A matrix in fp16, the dtype of a package, some rows at a time, since that of a vocabulary
         may be larger than all else."""
-        return (rounded(name, rows) for rows in self.source.rows(name, ROWS))
+        where = self.source.where(name)
+        return (rounded(where, rows) for rows in self.source.rows(name, ROWS))
 
     def read(self, name: str) -> np.ndarray:
         """A tensor in float32, with the values of fp16; torch converts them faster than numpy."""
         values = self.values(name)  # becomes the result: new memory costs as much as rounding
-        torch.from_numpy(values).copy_(torch.from_numpy(rounded(name, values)))
+        torch.from_numpy(values).copy_(torch.from_numpy(rounded(self.source.where(name), values)))
         return values
 
     def layer(self, layer: int, state: dict) -> dict:
@@ -109,7 +111,7 @@ class StoredEncoding(Encoding):
         return super().values(name) if stored is None else stored.halved()
 
     def rows(self, name: str) -> Iterator[np.ndarray]:
-        yield rounded(name, self.values(name))
+        yield rounded(self.source.where(name), self.values(name))
 
     def layer(self, layer: int, state: dict) -> dict:
         if self.plan.recipe.quant != STORED:

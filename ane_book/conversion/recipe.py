@@ -142,6 +142,6 @@ def hold_to(bundle: Bundle, options: dict) -> None:
         old, new = getattr(bundle.recipe, name), getattr(asked, name)
         if old != new:
             raise InvalidInput(
-                f"{bundle.path} was converted with {name} = {old!r}, not {new!r}; convert the "
-                "model again to change it"
+                f"{bundle.path} was converted with {name} {old}, not {new}; convert the model "
+                "again to change it"
             )

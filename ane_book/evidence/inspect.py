@@ -39,8 +39,10 @@ def inspect_path(path: str | Path) -> dict:
 
 def refuse_weights(path: Path) -> None:
     """Raise InvalidPackage for weights, a file or a folder of them, and for an ONNX graph, with the
-    commands that take them, ready to paste."""
+    commands that take them, ready to paste. A folder with a program among them is none of these."""
     file = quote(str(path))
+    if is_bundle(path) or any(path.glob("*.ml*")):
+        return
     if path.suffix == ".onnx":
         raise InvalidPackage(
             f"{path}: an ONNX graph, not a package; `mlprogram convert {file} --out "
@@ -79,6 +81,8 @@ def report(facts: dict, why: bool = False) -> str:
         ("recipe", ", ".join(f"{key} {value}" for key, value in recipe.items())),
         ("size", f"{sum(facts['files'].values()):,} bytes in {len(facts['files'])} files"),
     ]
+    if any("/layers_" in package["package"] for package in facts["packages"]):
+        head.append(("names", "layers_A-B has the layers from A up to, and without, B"))
     if "verified" in facts:
         head.append(("verified", f"all {facts['verified']} files are as they were written"))
     from ane_book.bundle.evidence import LEVELS

@@ -44,8 +44,7 @@ def check(
     try:
         return laws.check(path, rules, progress, own, together=is_bundle(path))
     except InvalidPackage:
-        if not any(path.glob("*.ml*")):  # of a folder with packages, it is one of them
-            refuse_weights(path)
+        refuse_weights(path)
         raise
 
 

@@ -16,12 +16,23 @@ from tokenizers import Tokenizer
 CUT = "\U0010fffd"  # the last character for private use; a text that has it loses it
 
 
+def described(session: Any) -> str:
+    """What a session, an embedder or a tagger is, as `print` shows it."""
+    known = session.bundle.manifest
+    functions = ", ".join(f"{name} {T}" for name, T in known.functions.items())
+    return (
+        f"<{type(session).__name__} {known.name}: context {known.context}, tokens of a call: "
+        f"{functions}; backend {session.backend.name}, {session.bundle.path}>"
+    )
+
+
 class BundleText:
     """A bundle's tokenizer and chat template; a session sets the three."""
 
     bundle: Bundle
     _tokenizer: TextProcess
     _text: manifest.Tokenizer
+    __repr__ = described
 
     @property
     def _tokenizer_file(self) -> Path:

@@ -24,7 +24,7 @@ from ane_book.bundle.parts import Vectors
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType, PromptTooLong, TextCut
 from ane_book.host import pool, text_places
 from ane_book.runtime.backends import Backend, choose_backend
-from ane_book.runtime.bundle_text import check_ids, load_tokenizer
+from ane_book.runtime.bundle_text import check_ids, described, load_tokenizer
 from ane_book.runtime.model_runner import check_memory
 from ane_book.runtime.shards import Calls, Steps, load_steps
 from ane_book.text.process import TextProcess, check_text
@@ -41,6 +41,7 @@ class Encoder:
     """
 
     task: ClassVar[str]
+    __repr__ = described
 
     def __init__(
         self,

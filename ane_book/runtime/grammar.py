@@ -192,5 +192,7 @@ def _reason(error: str) -> str:
     """The first line of an error, without what it repeats of the grammar, and below it the line
     in which a parser of expressions says why."""
     first, *others = error.strip().splitlines()
+    if first == "NoExtensionBias":
+        return "it refers to itself without end, so no text is of it"
     why = [line.removeprefix("error: ") for line in others if line.startswith("error: ")]
     return " ".join([first[:200], *why[:1]])[:300]

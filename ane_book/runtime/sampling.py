@@ -28,8 +28,8 @@ def keep_top_p(logits: np.ndarray, p: float) -> np.ndarray:
     """(V,) with all but the smallest set of tokens whose probabilities reach p at -inf."""
     candidates = np.flatnonzero(np.isfinite(logits))  # a top-k before this one spares the long sort
     order = candidates[np.argsort(logits[candidates], kind="stable")]  # ascending
-    cumulative = np.cumsum(_softmax(logits[order]), dtype=np.float64)
-    dropped = cumulative <= 1.0 - p
+    cumulative = np.cumsum(_weights(logits[order]))
+    dropped = cumulative <= (1.0 - p) * cumulative[-1]
     dropped[-1] = False  # the likeliest token always stays
     kept = logits.copy()
     kept[order[dropped]] = -np.inf
@@ -55,9 +55,10 @@ def filter_logits(
     return logits
 
 
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    weights = np.exp(logits - logits.max())
-    return weights / weights.sum()
+def _weights(logits: np.ndarray) -> np.ndarray:
+    """Probabilities beside that of the likeliest token, float64: in float32 another library's exp
+    differs in the last digit, and with it now and then a token that is drawn."""
+    return np.exp(logits - logits.max(), dtype=np.float64)
 
 
 def check_logits(logits: np.ndarray) -> None:
@@ -151,6 +152,6 @@ class Sampler:
         if how.temperature == 0:
             return int(np.argmax(logits))
         kept = filter_logits(logits, how.temperature, how.top_k, how.top_p, how.min_p)
-        cumulative = np.cumsum(_softmax(kept), dtype=np.float64)
+        cumulative = np.cumsum(_weights(kept))
         drawn = self._random.random() * cumulative[-1]
         return int(np.searchsorted(cumulative, drawn, side="right"))

@@ -56,7 +56,7 @@ def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedF
         try:
             functions[name] = backend.load(bundle.path / part.package, full_name)
         except (InvalidInput, InvalidPackage, UnsupportedOp) as error:
-            mend = f"`ane-book inspect --verify {bundle.path}` says what has changed"
+            mend = f"`ane-book inspect --checksums {bundle.path}` says what has changed"
             raise InvalidBundle(f"{where}: {error}; {mend}") from None
         for kind in ("inputs", "states", "outputs"):
             expected, actual = (

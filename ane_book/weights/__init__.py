@@ -35,6 +35,14 @@ OTHERS = {
 }
 
 
+def name_of(path: Path) -> str:
+    """What a model is called by the place of its weights: a folder or a .gguf file by its own name,
+    another file by its folder's."""
+    path = path.resolve()
+    folder = path.parent if path.suffix in (".safetensors", ".onnx") else path
+    return folder.name.removesuffix(".gguf")
+
+
 def open_source(path: str | Path) -> WeightSource:
     """Open and check the weights at a path; the kind of file decides which source reads them.
 

@@ -19,6 +19,7 @@ from ane_book.models import find, find_gguf
 from ane_book.models.base.architecture import Checkpoint
 from ane_book.rope import WIDEST
 from ane_book.weights.gguf_header import GGUFTensor, map_file, read_header
+from ane_book.weights.gguf_tokenizer import from_gguf
 from ane_book.weights.source import (
     TokenizerFiles,
     WeightSource,
@@ -26,7 +27,6 @@ from ane_book.weights.source import (
     piece_shapes,
     read_config,
 )
-from ane_book.weights.tokenizer import from_gguf
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize
 import numpy as np
@@ -68,6 +68,11 @@ class GGUFSource(WeightSource):
         self.files, self._place = [path], str(path)
         self._data = map_file(path)
         self._metadata, tensors = read_header(self._data, path)
+        if self._metadata.get("split.count", 1) != 1:
+            raise UnsupportedModel(
+                f"{path}: is one of {self._metadata['split.count']} files of a model, which are "
+                "not read; make one of them: llama-gguf-split --merge FIRST_FILE ONE_FILE"
+            )
         name = self._metadata.get("general.architecture")
         if self._metadata.get(f"{name}.pooling_type"):  # llama.cpp's: 1 mean, 2 cls, 3 last, 4 rank
             raise UnsupportedModel(
@@ -223,7 +228,9 @@ class GGUFSource(WeightSource):
         return ["sliding_attention" if own else "full_attention" for own in sliding[:layers]]
 
     def _rope_scaling(self, config: dict) -> dict | None:
-        kind = self._metadata.get(f"{self._gguf.architecture}.rope.scaling.type", "none")
+        factor = self._get("rope.scaling.factor", self._get("rope.scale_linear", 1.0))
+        unsaid = "none" if factor == 1.0 else "linear"  # as llama.cpp has it, of older files
+        kind = self._metadata.get(f"{self._gguf.architecture}.rope.scaling.type", unsaid)
         if self._divisors and kind not in ("linear", "yarn"):
             return self._divided(config)
         if self._divisors:
@@ -234,7 +241,7 @@ class GGUFSource(WeightSource):
         if kind == "none":
             return None
         if kind == "linear":
-            return {"rope_type": "linear", "factor": self._get("rope.scaling.factor")}
+            return {"rope_type": "linear", "factor": factor}
         if kind != "yarn":
             raise UnsupportedModel(
                 f"{self.files[0]}: rope.scaling.type {kind!r}; supported: none, linear, yarn"

@@ -19,7 +19,7 @@ from pathlib import Path
 import struct
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.weights.source import Shape
+from ane_book.weights.source import PICKLED, Shape
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 from mlprogram.files import check_file
 import numpy as np
@@ -35,6 +35,18 @@ SCALARS: dict[int, np.dtype] = {
     kind: np.dtype(kind.name.lower()).newbyteorder("<")
     for kind in GGUFValueType
     if kind not in (GGUFValueType.STRING, GGUFValueType.ARRAY)
+}
+
+#: What is said of a file that is none, by its suffix where that says what it is.
+NO_GGUF = (
+    "not a GGUF file (it does not start with GGUF); weights are read from .gguf files and from "
+    "folders with config.json and *.safetensors"
+)
+OTHERS = {
+    ".json": "names no weights; give its folder, which holds them as well",
+    ".pt2": "a program of torch.export; `coremltools.convert` makes a package of it, and "
+    "`ane-book diff PACKAGE --source FILE.pt2` compares the two",
+    **dict.fromkeys((".bin", ".pt", ".pth", ".ckpt"), PICKLED),
 }
 
 
@@ -139,10 +151,7 @@ def read_header(data: np.ndarray, path: Path) -> tuple[dict, dict[str, GGUFTenso
     """Read the metadata by key, and the tensors by GGUF name; all lie inside the file."""
     cursor = _Cursor(data, path)
     if bytes(cursor.take(4)) != b"GGUF":
-        raise InvalidWeights(
-            f"{path}: not a GGUF file (it does not start with GGUF); weights are read from .gguf "
-            "files and from folders with config.json and *.safetensors"
-        )
+        raise InvalidWeights(f"{path}: {OTHERS.get(path.suffix, NO_GGUF)}")
     version = cursor.integer("I")
     if version not in (2, 3):
         raise UnsupportedModel(f"{path}: GGUF version {version}; supported: 2 and 3, little endian")

@@ -24,6 +24,7 @@ from ane_book.weights.quantised import Stored, WeightRule, rules
 from ane_book.weights.quantised.stored import FLOATS, Header
 from ane_book.weights.sentences import Sentences, read_steps, sentence_settings
 from ane_book.weights.source import (
+    PICKLED,
     Shape,
     TokenizerFiles,
     WeightSource,
@@ -109,6 +110,10 @@ class SafetensorsSource(WeightSource):
             del self._fields["quantization_config"]
         return made
 
+    def where(self, name: str) -> str:
+        place = self._where[name][0] if name in self._where else self._place
+        return f"{place}: tensor {name}"
+
     def _get(self, name: str) -> torch.Tensor:
         shard, own = self._where[name]
         return self._open[shard].get_tensor(own)  # a view of the mapped file
@@ -187,10 +192,9 @@ def _shards(path: Path) -> list[Path]:
     if not index.exists():
         shards = sorted(path.glob("*.safetensors"))
         if not shards:
-            raise WeightsNotFound(
-                f"{path}: config.json is there, but no .safetensors file; get the model's weights "
-                "in that form"
-            )
+            pickled = sorted([*path.glob("*.bin"), *path.glob("*.pt"), *path.glob("*.pth")])
+            what = f"{pickled[0].name} is {PICKLED}" if pickled else "get the model's weights so"
+            raise WeightsNotFound(f"{path}: config.json is there, but no .safetensors file; {what}")
         return shards
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):

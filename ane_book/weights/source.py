@@ -23,6 +23,12 @@ Pieces = Sequence[tuple[str, ...]]
 
 TEXT_BYTES = 100_000_000  # a config.json has 1 kB, a tokenizer.json 35 MB at most
 
+#: What is said of the files that `torch.save` writes.
+PICKLED = (
+    "pickled, and opening it may run code of its author; AutoModelForCausalLM.from_pretrained("
+    "folder).save_pretrained(folder) of transformers writes safetensors"
+)
+
 
 @dataclass(frozen=True)
 class TokenizerFiles:
@@ -89,6 +95,10 @@ class WeightSource(ABC):
         if name not in self._shapes:
             raise InvalidWeights(f"{self._place}: there is no tensor {name}")
         return self._shapes[name]
+
+    def where(self, name: str) -> str:
+        """A tensor and the file that has it, as errors begin."""
+        return f"{self._place}: tensor {name}"
 
     def tensor(self, name: str) -> np.ndarray:
         """Read a tensor as a new, contiguous float32 array that the caller may change.

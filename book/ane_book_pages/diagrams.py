@@ -25,6 +25,7 @@ __all__ = [
     "residency",
     "shards",
     "stamping",
+    "stream",
     "way",
 ]
 
@@ -137,6 +138,30 @@ def padding(elements: int = 32) -> Figure:
         note(ax, 8.3, top + 1.1, used, color=COLORS["orange"])
     arrow(ax, (1.7, 3.75), (8.1, 3.75), arrowstyle="<|-|>")
     note(ax, 4.9, 4.1, "64 bytes", ha="center")
+    return figure
+
+
+def stream() -> Figure:
+    """A 1x1 convolution on the engine: weights stay at the multipliers, tokens stream past."""
+    figure, ax = canvas(3.4, 8.0)
+    C, F, T = 4, 3, 5
+    note(ax, 1.4, 0.4, "x (1, C, 1, T)", ha="center", weight="bold")
+    note(ax, 5.1, 0.4, "weights (F, C)", ha="center", weight="bold")
+    note(ax, 8.7, 0.4, "y (1, F, 1, T)", ha="center", weight="bold")
+    for c in range(C):
+        cells(ax, 0.15, 1.9 + 0.6 * c, 0.5, 0.6, [*["none"] * (T - 1), "orange"])
+    box(ax, 3.7, 1.2, 2.8, 3.8, "", "green")
+    for f in range(F):
+        cells(ax, 4.1, 1.5 + 1.1 * f, 0.5, 0.6, ["blue"] * C)
+        note(ax, 6.25, 1.8 + 1.1 * f, "\u03a3", ha="center")
+        cells(ax, 7.45, 1.5 + 1.1 * f, 0.5, 0.6, ["orange", *["none"] * (T - 1)])
+        arrow(ax, (6.5, 1.8 + 1.1 * f), (7.45, 1.8 + 1.1 * f))
+    arrow(ax, (2.65, 3.1), (3.7, 3.1))
+    arrow(ax, (5.1, 6.2), (5.1, 5.0))
+    note(ax, 1.4, 4.9, "tokens stream past,\na column at a time", ha="center")
+    note(ax, 5.1, 6.6, "loaded once for all T tokens", ha="center", color=COLORS["blue"])
+    note(ax, 5.1, 7.5, "each row of multipliers sums over the C channels", ha="center")
+    note(ax, 8.7, 5.3, "a column\nof results", ha="center")
     return figure
 
 

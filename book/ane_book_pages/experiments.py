@@ -7,6 +7,7 @@ checkout's `research/`; results are filled in from the benchmarks' records.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from itertools import groupby
 from pathlib import Path
 import re
@@ -15,12 +16,25 @@ import tomllib
 from typing import Any, Literal, get_args
 
 from ane_book.errors import InvalidInput
-from ane_book_pages import records
+from ane_book_pages import finder, records
 from mlprogram.ane import claims
 
 Verdict = Literal["yes", "no", "partly", "missed", "unmeasured", "published"]
 FOLDER = "experiments"
 INDEX = f"{FOLDER}/index.toml"
+#: The mark and the colour of each verdict on a page.
+LOOKS = {
+    "yes": ("✓", "#009e73"), "no": ("✗", "#d55e00"), "partly": ("±", "#e69f00"),
+    "missed": ("↓", "#cc79a7"), "unmeasured": ("?", "#888888"), "published": ("”", "#0072b2"),
+}  # fmt: skip
+STYLE = """
+.ane-index details { border-bottom: 1px solid #8886; padding: .35rem 0; }
+.ane-index summary { cursor: pointer; overflow-wrap: anywhere; }
+.ane-index dl { margin: .4rem 0 .4rem 1rem; overflow-wrap: anywhere; }
+.ane-index dt { font-weight: 600; } .ane-index dd { margin: 0 0 .3rem 0; }
+.ane-index .verdict { border: 1px solid; border-radius: .3rem;
+  padding: 0 .3rem; font-size: .85em; white-space: nowrap; }
+"""
 FIELDS = {"question", "setup", "result", "verdict", "means", "run", "more"}
 
 
@@ -146,3 +160,37 @@ def _others(rows: list[dict]) -> Experiment:
 
 def _each(names: Iterator[str | None]) -> list[str]:
     return list(dict.fromkeys(filter(None, names)))
+
+
+def listed(own: list[Experiment], waiting: list[Experiment], others: list[Experiment]) -> str:
+    """All as HTML: each folded under its question, below a field that searches them."""
+    entries = [_entry(one, "this project, off a Mac") for one in own]
+    entries += [_entry(one, "this project, not run: needs a Mac") for one in waiting]
+    entries += [_entry(one, "others; we read it") for one in others]
+    search = finder.field("questions, set-ups, results", ".ane-index > details", verdict=LOOKS)
+    body = "\n".join(entries)
+    return f'{search}<div class="ane-index ane-wide"><style>{STYLE}</style>{body}</div>'
+
+
+def _entry(one: Experiment, by: str) -> str:
+    lines = {
+        "by": by,
+        "set-up": re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(one.setup)),
+        "result": escape(one.result),
+        "what follows": escape(one.means),
+        "command": f"<code>{escape(one.run)}</code>" if one.run else "",
+        "more": _link(one.more),
+    }
+    told = "".join(f"<dt>{name}</dt><dd>{line}</dd>" for name, line in lines.items() if line)
+    mark, color = LOOKS[one.verdict]
+    return (
+        f'<details data-verdict="{one.verdict}"><summary>{escape(one.question)} '
+        f'<span class="verdict" style="background: {color}33"><span aria-hidden="true">{mark}'
+        f"</span> {one.verdict}</span></summary><dl>{told}</dl></details>"
+    )
+
+
+def _link(to: str) -> str:
+    if to.startswith("https://"):
+        return f'<a href="{escape(to)}">{escape(to.split("/blob/")[0][19:])}</a>'
+    return f'<a href="{escape(to)}.html">{escape(to)}</a>' if to else ""

@@ -72,34 +72,6 @@ def axis(tmp_path):
     return load
 
 
-class TestFile:
-    def test_a_sound_one(self, axis):
-        claim = axis(SOUND)
-        assert (claim.value, claim.unit, claim.support[0].name) == (8, "elements", "owner/name")
-
-    @pytest.mark.parametrize(
-        ("old", "new", "said"),
-        [
-            ('"conflicting"', '"certain"', "grade 'certain' is none of apple, measured, community"),
-            ("owner/name@0123456 docs/a.md", "somebody", "source 'somebody' is no"),
-            ("owner/name@0123456 docs/a.md", "owner/name@main a.md", "is no `owner/repository@c"),
-            ("against = ", "# ", "conflicting, and nothing stands against it"),
-            ("for = ", "# ", "no source is given"),
-            ('says = "refused"', 'says = ""', "what does 'owner/name@0123456 docs/a.md' say"),
-            (', says = "refused"', "", "what does 'owner/name@0123456 docs/a.md' say"),
-            ('unit = "elements"', "", "no unit"),
-            ('statement = "an axis over 8 is refused"', "", "states nothing"),
-            ("value = 8", "valeu = 8", "unknown key 'valeu'"),
-            ("value = 8", "value = 8\nid = 'b'", "unknown key 'id'"),
-        ],
-    )
-    def test_a_broken_one_says_what_and_where(self, axis, old, new, said):
-        assert old in SOUND
-        with pytest.raises(InvalidInput, match="rules.toml") as failed:
-            axis(SOUND.replace(old, new, 1))
-        assert said in str(failed.value)
-
-
 def test_a_claim_for_a_reader_has_both_sides(axis):
     claim = axis(SOUND.replace("value = 8\n", 'value = 8000\nchip = "M4"\n'))
     assert claim.text().splitlines() == [
@@ -121,30 +93,6 @@ def test_a_condition_is_told_wherever_a_claim_is(axis):
 def test_a_source_of_both_sides_is_said_to_be_one(axis):
     evidence = axis(SOUND.replace("owner/name#12", "owner/name@0123456 docs/b.md")).evidence
     assert evidence == "conflicting: owner/name; against: another passage of owner/name"
-
-
-def test_a_range_that_does_not_hold_its_own_evidence_is_refused(axis):
-    def ranged(values: str) -> claims.Claim:
-        text = SOUND.replace("value = 8\n", "value = [4, 8]\n")
-        return axis(text.replace('says = "refused"', f'says = "refused", values = {values}'))
-
-    for values, said in (
-        ("[4, 9]", "owner/name@0123456 docs/a.md gives 9 elements, outside of .* 4 to 8; widen"),
-        ("[3.5]", "gives 3.5 elements, outside"),
-    ):
-        with pytest.raises(InvalidInput, match=f"claim 'axis': .*{said}"):
-            ranged(values)
-    assert ranged("[4, 8]").support[0].values == (4, 8)
-
-
-@pytest.mark.parametrize("width", [50, 75])
-def test_every_claim_can_be_read_within_a_width(width):
-    for claim in claims.load().values():
-        text = claim.text(width)
-        assert max(map(len, text.splitlines())) <= width, text
-        said = [claim.statement, *(one.says for one in (*claim.support, *claim.against))]
-        letters = "".join(text.split())  # lines end within words that have a hyphen
-        assert all("".join(each.split()) in letters for each in said), text
 
 
 @pytest.mark.parametrize(

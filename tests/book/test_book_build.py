@@ -1,6 +1,5 @@
 """The build itself, on books of one cell with the real settings: what fails, what runs again."""
 
-import json
 from pathlib import Path
 import re
 import shutil
@@ -249,18 +248,3 @@ def test_the_workflow_keys_its_cache_on_the_same_files():
     text = (ROOT / ".github" / "workflows" / "book.yml").read_text()
     (key,) = re.findall(r"key: outputs-.*hashFiles\((.*)\)", text)
     assert re.findall(r"'(.*?)'", key) == [*book_ext.WHAT_CELLS_USE, "book/*.md"]
-
-
-WORDS = ["quantising", "organisations", "neighbour", "favourite", "contour", "rise", "four"]
-
-
-def test_a_word_has_the_same_stem_in_a_page_as_in_a_search():
-    """In Python, which makes the index, and in JavaScript, which asks it; of any letters."""
-    if shutil.which("node") is None:
-        pytest.skip("needs node")
-    words = [*WORDS, "no\u00ebise", "na\u00efvour", "r\u00e9sumise"]
-    language = book_ext.EitherSpelling({})
-    asked = f"{json.dumps(words)}.map(word => new Stemmer().stemWord(word))"
-    script = f"{language.js_stemmer_code}\nconsole.log(JSON.stringify({asked}))"
-    done = subprocess.run(["node", "-"], input=script, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [language.stem(word) for word in words]

@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,9 +10,7 @@ import sys
 from _patience import HANGING, until
 from _small_books import HEADER, add_page, build, header_with, shown, small_book
 from filelock import FileLock
-from myst_nb.core import utils
 import pytest
-import run_pages
 
 
 def test_a_page_that_cannot_be_read_or_run_is_named_and_the_others_are_built(tmp_path):
@@ -88,54 +85,6 @@ def test_a_build_that_ended_before_it_wrote_its_pages_is_made_up_for(tmp_path):
     assert "measured: second" in shown(tmp_path)
 
 
-@pytest.mark.long
-def test_equal_pages_have_outputs_of_their_own_and_a_removed_one_leaves_the_site(tmp_path):
-    once = "import uuid\n\nprint(f'made:{uuid.uuid4()}:')"
-    small_book(tmp_path, once)
-    contents = (tmp_path / "book" / "_toc.yml").read_text()
-    page = add_page(tmp_path, "equal", once)
-    assert "running 2 pages" in build(tmp_path).stdout
-
-    def made(name: str) -> str:
-        return re.search(r"made:([-0-9a-f]{36}):", shown(tmp_path, name))[1]
-
-    before = made("index"), made("equal")
-    assert before[0] != before[1]
-    shutil.rmtree(tmp_path / "_build" / ".doctrees")
-    assert build(tmp_path).returncode == 0
-    assert (made("index"), made("equal")) == before
-    page.unlink()
-    (tmp_path / "book" / "_toc.yml").write_text(contents)
-    result = build(tmp_path)
-    assert result.returncode == 0, result.stderr
-    left = [str(path) for path in (tmp_path / "_build" / "html").rglob("equal*")]
-    assert made("index") == before[0] and left == []
-    assert "equal.html" not in shown(tmp_path)
-
-
-@pytest.mark.long
-def test_what_is_damaged_or_cannot_be_written_is_made_again(tmp_path):
-    small_book(tmp_path, "print('whole')")
-    assert build(tmp_path).returncode == 0
-    kept = tmp_path / "_build" / ".jupyter_cache"
-    (file,) = kept.rglob("index-*.ipynb")
-    for damage in ("", "[1", "{}", file.read_text().replace('"outputs"', '"out"')):
-        file.write_text(damage)
-        (tmp_path / "_build" / "page-seconds.json").write_text("[1")
-        (tmp_path / "_build" / "written-html.json").write_text(damage)
-        result = build(tmp_path)
-        assert result.returncode == 0, result.stderr
-        assert "running 1 page," in result.stdout and "whole" in shown(tmp_path)
-    shutil.rmtree(kept)
-    kept.write_text("no folder")
-    for name in ("build.lock", "page-seconds.json", "written-html.json"):
-        (tmp_path / "_build" / name).unlink(missing_ok=True)
-        (tmp_path / "_build" / name).mkdir()  # which cannot be written either
-    result = build(tmp_path)
-    assert result.returncode == 0 and "whole" in shown(tmp_path)
-    assert "the outputs of 1 page could not be kept" in result.stderr
-
-
 def test_a_second_build_of_a_book_ends_with_one_sentence(tmp_path):
     small_book(tmp_path, "print('whole')")
     (tmp_path / "_build").mkdir()
@@ -174,17 +123,3 @@ def test_an_interrupted_build_leaves_no_process_behind(tmp_path):
     finally:
         building.kill()
         building.wait()
-
-
-def test_a_long_line_of_output_is_read_once(tmp_path):
-    """myst-nb's expression, as it is now, looks from each character to the line's end."""
-
-    class App:
-        def __getattr__(self, name):
-            return lambda *given, **more: None
-
-    text = "a\rb\n\rc\r\nd\re\rf\n\ng\r"
-    slow = re.compile(r".*\r(?=[^\n])")
-    run_pages.setup(App())
-    assert utils._RGX_CARRIAGERETURN.pattern.startswith("^")
-    assert utils._RGX_CARRIAGERETURN.sub("", text) == slow.sub("", text) == "b\nc\r\nf\n\ng\r"

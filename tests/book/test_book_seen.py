@@ -11,7 +11,7 @@ from pathlib import Path
 import re
 from urllib.parse import urlsplit
 
-from _chromium import PHONE, look, needs_chromium
+from _chromium import PHONE, needs_chromium
 from _patience import HANGING
 from _seen import SCREENS, see
 from _site import PAGES, SITE, console_errors, needs_site, visit
@@ -129,21 +129,9 @@ class TestSite:
             lightness[theme] = sum(map(int, re.findall(r"\d+", color)[:3])) / 3
         assert lightness["dark"] < 64 < 192 < lightness["light"]
 
-    def test_columns_that_a_command_printed_keep_their_rows_on_a_phone(self, browser, site_url):
-        look(browser, PHONE)
-        visit(browser, f"{site_url}/reports.html")
-        lines, rows, scrolls, tab = browser.execute_script("""
-          const box = document.querySelector(".ane-columns"), style = getComputedStyle(box);
-          return [box.textContent.trimEnd().split("\\n").length,
-            (box.clientHeight - parseFloat(style.paddingBottom)) / parseFloat(style.lineHeight),
-            box.scrollWidth > box.clientWidth, box.tabIndex];
-        """)
-        assert lines > 5 and rows == pytest.approx(lines, rel=0.05)
-        assert scrolls and tab == 0
-
     @pytest.mark.parametrize(
         ("page", "word", "key", "value"),
-        [("claims", "decode", "chip", "M5 Pro"), ("experiment-index", "package", "verdict", "no")],
+        [("claims", "decode", "chip", "M5 Pro"), ("reports", "package", "verdict", "no")],
     )
     def test_a_list_shows_what_is_asked_for(self, browser, site_url, page, word, key, value):
         visit(browser, f"{site_url}/{page}.html")

@@ -5,14 +5,11 @@ Without a site in _build/html, or without Chromium, the latter are skipped.
 
 from pathlib import Path
 
-from _chromium import PHONE, axe_violations, look, needs_chromium
-from _seen import STICKS_OUT, STILL
-from _site import SITE, console_errors, needs_site, visit
+from _site import SITE, needs_site
 from bs4 import BeautifulSoup
 import pytest
 import slides
 
-SCREEN = {"width": 1280, "height": 720, "deviceScaleFactor": 1, "mobile": False}
 each_deck = pytest.mark.parametrize("name", slides.CHAPTERS)
 
 
@@ -54,52 +51,3 @@ class TestSite:
         own = [image for image in chapter.select("figure img") if image not in in_exercises]
         shown = read(SITE / "slides" / f"{name}.html").select("figure img")
         assert own and [f"../{image['src']}" for image in own] == [image["src"] for image in shown]
-
-
-#: Slides that are taller than the screen, or wider, by their heading.
-TOO_LARGE = """
-  return [...document.querySelectorAll(".slide")]
-    .filter(s => s.offsetHeight > innerHeight + 1 || s.scrollWidth > s.clientWidth + 1)
-    .map(s => s.querySelector("h1, h2").textContent);
-"""
-
-
-@pytest.fixture
-def show(browser, site_url):
-    """`show(name, screen, scheme)`: visit a chapter's slides."""
-
-    def visit_deck(name: str, screen: dict, scheme: str = "light") -> None:
-        look(browser, screen, scheme)
-        visit(browser, f"{site_url}/slides/{name}.html")
-
-    return visit_deck
-
-
-@needs_site
-@needs_chromium
-class TestSeen:
-    @each_deck
-    def test_slides_fit_the_screen_and_a_phone_and_shut_nobody_out(self, browser, show, name):
-        for scheme in ("light", "dark"):
-            show(name, SCREEN, scheme)
-            assert browser.execute_script(TOO_LARGE) == [] and console_errors(browser) == []
-            assert browser.execute_script("return document.documentElement.dataset.theme") == scheme
-            browser.execute_script(STILL)
-            assert axe_violations(browser) == []
-        show(name, PHONE)
-        assert browser.execute_script(STICKS_OUT, PHONE["width"]) == []
-
-    def test_keys_turn_the_slides(self, browser, show):
-        from selenium.webdriver.common.by import By
-        from selenium.webdriver.common.keys import Keys
-
-        show(slides.CHAPTERS[0], SCREEN)
-        count = len(browser.find_elements(By.CLASS_NAME, "slide"))
-        body, told = browser.find_element(By.TAG_NAME, "body"), []
-        for key in (Keys.ARROW_RIGHT, Keys.ARROW_DOWN, Keys.SPACE, Keys.ARROW_LEFT, Keys.END,
-                    Keys.ARROW_RIGHT, Keys.HOME):  # fmt: skip
-            body.send_keys(key)
-            told.append(browser.execute_script("return Number(location.hash.slice(1))"))
-            top = f"return document.getElementById('{told[-1]}').getBoundingClientRect().top"
-            assert abs(browser.execute_script(top)) <= 1
-        assert told == [2, 3, 4, 3, count, count, 1]

@@ -32,6 +32,7 @@ DIAGRAMS = {
     "faults": diagrams.faults,
     "package": lambda: diagrams.package(FILES),
     "stamping": lambda: diagrams.stamping(30),
+    "stream": diagrams.stream,
     "shards": lambda: diagrams.shards([("layers 0-7", 805_852_224), ("head", 1_000_000)], 10**9),
     "residency": diagrams.residency,
     "layer": layer,

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-from ane_book.errors import InvalidInput
 from ane_book_pages import experiments, records
-import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,22 +39,6 @@ ENTRY = {
     "question": "q", "setup": "s", "result": "{opening[rounds]} rounds", "verdict": "yes",
     "means": "m", "run": "make test", "more": "reports", "reads": ["measurements/opening.json"],
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"means": None}, "'means' is not said"),
-        ({"when": "now"}, "'when' is no field"),
-        ({"verdict": "fine"}, "'fine' is no verdict"),
-        ({"result": "{opening[laps]}"}, "no record has a figure of its result"),
-        ({"result": "{serving[repeats]}"}, "no record has a figure of its result"),
-    ],
-)
-def test_a_wrong_entry_is_told(change, said):
-    table = {k: v for k, v in (ENTRY | change).items() if v is not None}
-    with pytest.raises(InvalidInput, match=f"'odd': {said}"):
-        experiments._own("odd", table, "'odd'")
 
 
 def test_figures_are_written_as_asked():

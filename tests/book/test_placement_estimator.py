@@ -1,6 +1,5 @@
 """The estimates: what is shipped is what was fitted; what lies outside of the data is a range."""
 
-from dataclasses import replace
 import json
 
 from _segmenter import GRAPHS, PLANS, ROOT, script
@@ -82,27 +81,6 @@ def test_a_linear_layer_counts_as_a_square_whatever_its_rows(chip):
     assert low == high == pytest.approx(2 * 1024 * 1024 / 68.8371e6, rel=1e-3)
 
 
-def test_a_bias_counts_one_operation_a_sum():
-    """By the plans: convolutions of 64 to 512 channels that differ in nothing else."""
-    plan = next(p for p in PLANS if (p.network, p.chip) == ("resnet50", "m5-max"))
-    rates = {
-        round(work(op).flops / share, -9)
-        for op, share in zip(plan.ops, plan.shares, strict=True)
-        if op.type == "conv"
-    }
-    assert max(rates) / min(rates) < 1 + 1e-8
-
-
-def test_a_packed_weight_outside_of_what_was_seen_may_count_as_it_lies_in_the_file():
-    """Nobody says whether the planner counts the bytes of int8 or those of fp16."""
-    m4, dense = Estimator.of("m4"), conv(4096, 1)
-    int8 = replace(dense, compressed=frozenset(["constexpr_lut_to_dense"]), weight_bytes=4096**2)
-    half, whole = m4.times(int8)["ane"], m4.times(dense)["ane"]
-    assert half == whole, "the rate of the nearest leaf is lower still"
-    cpu = m4.times(int8)["bnns"]
-    assert cpu[0] == pytest.approx(m4.times(dense)["bnns"][0] / 2, rel=1e-3)
-
-
 def spread(others: list[dict]) -> dict[str, tuple[float, float]]:
     """How far estimates of other chips lie from the M4's: (least, most) factor by "ane" and "cpu".
 
@@ -151,22 +129,3 @@ def test_a_chip_of_whose_networks_plans_are_known_has_estimates_of_its_own(chip)
     assert estimator.times(small)["ane"] == pytest.approx(
         (low * m4.times(small)["ane"][0], high * m4.times(small)["ane"][1])
     )
-
-
-def test_the_scale_of_the_two_chips():
-    """An M4 Pro's devices have the M4's bandwidths, an M5 Max's have another ratio."""
-    for chip, scale in (("m4-pro", 1.0), ("m5-max", table()["chips"]["m5-max"]["scale"][0])):
-        plan = next(p for p in PLANS if (p.network, p.chip) == ("bert", chip))
-        op, ms = plan.ops[0], plan.milliseconds(ROOFS["ane"])[0]
-        assert op.type == "cast" and not plan.on_ane[0]
-        assert ROOFS["bnns"].ms(work(op)) / ms == pytest.approx(scale, abs=0.01)
-
-
-def test_an_einsum_is_a_product_whose_time_nobody_published():
-    heads = (TensorType("fp16", (1, 64, 1, 128)), TensorType("fp16", (1, 256, 1, 64)))
-    out = TensorType("fp16", (1, 256, 1, 128))
-    named = {"equation": "bchq,bkhc->bkhq"}
-    found = GraphOp("einsum", "einsum", {"values": heads}, (out,), attributes=named)
-    assert work(found).flops == 2 * 64 * 128 * 256
-    low, high = Estimator.of("m4").times(found)["ane"]
-    assert low < high

@@ -71,12 +71,6 @@ def test_networks_left_out_are_never_placed_wrong(networks):
         assert each.errors["fitted"].median < 1.001
 
 
-def test_a_factor_is_stated_for_single_estimates():
-    found = judged.Errors.of([((1.0, 1.0), 1.0), ((1.0, 4.0), 2.0), ((1.0, 1.0), 4.0)] * 10)
-    assert found.median == 1.0 and found.ninth == pytest.approx(4.0)
-    assert found.within == pytest.approx(2 / 3)
-
-
 def test_the_note_shows_the_tables():
     for table in script("judge_placement").tables():
         assert table in NOTE.read_text(), table

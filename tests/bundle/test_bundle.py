@@ -101,14 +101,14 @@ def test_damage_to_any_file_is_told(copy, damage):
 
 
 def test_the_command_verifies(copy):
-    done = command("inspect", "--verify", copy)
+    done = command("inspect", "--checksums", copy)
     count = len(Bundle.open(copy).manifest.files)
     assert f"all {count} files are as they were written" in done.stdout
     weights = next(copy.rglob("weight.bin"))
     weights.write_bytes(flip(weights.read_bytes(), 200))
-    line = refused("inspect", "--verify", copy)
+    line = refused("inspect", "--checksums", copy)
     assert weights.relative_to(copy).as_posix() in line and "convert the model again" in line
-    assert "is not a .mlpackage" in refused("inspect", "--verify", weights.parent)
+    assert "is not a .mlpackage" in refused("inspect", "--checksums", weights.parent)
 
 
 def test_a_manifest_that_says_something_else_is_told(copy):
@@ -273,18 +273,6 @@ def functions(manifest: dict) -> list[dict]:
     return [f for part in manifest["packages"] for f in part["functions"].values()]
 
 
-def keys(manifest: dict) -> list[dict]:
-    return [f["states"]["keys"] for f in functions(manifest) if f["states"]]
-
-
-def outputs(manifest: dict) -> dict:
-    return manifest["packages"][-1]["functions"]["decode"]["outputs"]
-
-
-def logits(manifest: dict) -> dict:
-    return outputs(manifest)["logits_0"]
-
-
 def first(manifest: dict) -> dict:
     """A cache, or what goes into the first program."""
     function = manifest["packages"][0]["functions"]["decode"]
@@ -309,7 +297,6 @@ def wider(manifest: dict, slots: int) -> None:
     ("change", "message"),
     [
         (lambda m: m.update(context=10**12), "do not fit|of memory are here"),
-        (lambda m: [f.update(tokens=10**12) for f in functions(m)[1::2]], "do not fit"),
         (lambda m: wider(m, 2**33), "takes .* GB, and .* of memory are here"),
         (lambda m: first(m).update(shape=[10**400, 1, 128, 16]), "shape.0: .*less than"),
         (lambda m: m["embedding"].update(shape=[10**7, 64]), "more than its file holds"),
@@ -319,13 +306,7 @@ def wider(manifest: dict, slots: int) -> None:
         (lambda m: m["host"]["rotary"]["rope"].update(attention_scale=1e12), "attention_scale"),
         (lambda m: m["host"].update(embedding_scale=1e308), "embedding_scale"),
         (lambda m: m["host"].update(embedding_scale=-1.0), "embedding_scale"),
-        (lambda m: logits(m).update(shape=[1, 10**9, 1, 1]), "the head gives"),
-        (lambda m: outputs(m).update(logits_0x=logits(m)), "the head gives .*'logits_0x'"),
         (lambda m: m["files"].update({"embedding.npy": 10**15}), "embedding.npy has .* bytes"),
-        (lambda m: [s.update(dtype="fp32") for s in keys(m)], "'keys' has type .* manifest.json s"),
-        (lambda m: [s.update(shape=[1, 3, 64, 32]) for s in keys(m)], "states .*64.* do not fit; "),
-        (lambda m: [f.update(states={}) for f in functions(m)], "state 'keys' .* says none"),
-        (lambda m: m["packages"][0].update(layers=[1, 2]), "layers 1 to 2, is out of order"),
     ],
 )
 def test_numbers_are_held_to_the_files_before_memory_is_taken(copy, change, message):
@@ -410,10 +391,10 @@ class TestHeldTo:
     @pytest.mark.parametrize(
         ("option", "message"),
         [
-            ({"shard_limit": "2GB"}, "shard_limit = 1000000000, not 2000000000"),
-            ({"context": 64}, "context = 32, not 64"),
-            ({"quant": "int8"}, "quant = 'none', not 'int8'"),
-            ({"partition": "layers", "kv": "host"}, "kv = 'state', not 'host'"),
+            ({"shard_limit": "2GB"}, "shard_limit 1000000000, not 2000000000"),
+            ({"context": 64}, "context 32, not 64"),
+            ({"quant": "int8"}, "quant none, not int8"),
+            ({"partition": "layers", "kv": "host"}, "kv state, not host"),
             ({"source": "random"}, "source goes with a model's name"),
             ({"shard_limit": "much"}, "is not a size"),
         ],

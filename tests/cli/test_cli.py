@@ -94,12 +94,14 @@ class TestRun:
         assert refused(command, *option, "Hi") == f"error: {words} is gone: {instead}"
         if option:
             assert refused(command, "Hi", f"{option[0]}=x").startswith(f"error: {words} is gone")
-            assert "is gone" not in ane_book(command, "--", *option).stderr
+
+    def test_after_two_dashes_it_is_no_option(self):
+        assert "is gone" not in refused("redact", "--", "--dry-run")
 
     def test_the_list_of_commands_is_whole_in_80_columns(self, monkeypatch):
         monkeypatch.setenv("COLUMNS", "80")
         done = ane_book("--help")
-        assert "inspect" in done.stdout and "..." not in done.stdout.partition("Commands:")[2]
+        assert "inspect" in done.stdout and "..." not in done.stdout.partition("\nConvert:")[2]
 
     @pytest.mark.parametrize(("word", "slow"), [
         ("--help", {"asyncio", "numpy", "rich", "torch"}),
@@ -117,6 +119,14 @@ class TestRun:
     def test_a_package_is_checked_without_what_runs_it(self, bundle):
         assert imported({"coremltools", "torch"}, "check", bundle / "head.mlpackage") == []
 
+    @pytest.mark.skipif(machine.neural_engine()[0], reason="an engine is here")
+    def test_without_an_engine_residency_says_so_before_what_measures_is_imported(self, bundle):
+        slow = {"coremltools", "torch", "mlprogram.ane.mac.residency"}
+        assert imported(slow, "residency", bundle, code=3) == []
+        done = ane_book("residency", bundle)
+        reason = machine.neural_engine()[1]
+        assert done.stdout == f"{bundle.name}: unmeasured: {reason}\n" and done.stderr == ""
+
     def test_a_name_leads_to_a_kept_bundle_without_what_converts(self):
         convert("smollm2-135m-instruct")
         slow = {"ane_book.conversion.build", "ane_book.conversion.plan", "ane_book.models"}
@@ -124,19 +134,19 @@ class TestRun:
 
     def test_of_options_of_its_conversion_it_is_held_to_them(self, bundle):
         said = refused("run", bundle, "Hi", "--kv", "host")
-        assert "was converted with kv = 'state', not 'host'" in said
+        assert "was converted with kv state, not host" in said
 
 
-def imported(modules: set[str], *arguments: object) -> list[str]:
-    """Which of these modules a command imports."""
-    code = (
+def imported(modules: set[str], *arguments: object, code: int = 0) -> list[str]:
+    """Which of these modules a command imports that ends with this code."""
+    script = (
         "import sys, ane_book.__main__ as command\n"
         f"sys.argv = {['ane-book', *map(str, arguments)]!r}\n"
         "try: command.main()\n"
         f"finally: print('imported:', *sorted({modules!r} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
     return done.stdout.rpartition("imported:")[2].split()
 
 
@@ -225,17 +235,15 @@ NO_PACKAGE = [
        "`ane-book plan 'a m.gguf'`")  # ready to paste, spaces and all
       for each in ("inspect", "inspect --json")),
     *((f"{each} m.onnx", "an ONNX graph, not a package; `mlprogram convert m.onnx")
-      for each in ("inspect", "check")),
+      for each in OF_PACKAGES),
     *((f"{each} weights/model.safetensors", "a .safetensors file holds weights, not a program")
-      for each in ("inspect", "check", "check --calibrate golden")),
-    *((f"{each} weights", "a folder of .safetensors files holds weights")
-      for each in ("inspect", "check")),
-    *((f"{each} {path}", f"{path}: not a .mlpackage, .mlmodelc or .mlmodel")
-      for each in ("diff", "place") for path in ("m.onnx", "weights/model.safetensors")),
+      for each in (*OF_PACKAGES, "check --calibrate golden")),
+    *((f"{each} weights", "a folder of .safetensors files holds weights") for each in OF_PACKAGES),
+    *((f"diff {path}", f"{path}: not a .mlpackage, .mlmodelc or .mlmodel")
+      for path in ("m.onnx", "weights/model.safetensors")),
     *((f"{each} m.onnx", "no genai_config.json beside it.*`mlprogram convert m.onnx --out")
       for each in ("convert", "plan")),
     ("diff weights", "weights is not a .mlpackage"),
-    ("place weights", "weights: no .mlpackage, .mlmodelc, .mlmodel is in this folder"),
 ]  # fmt: skip
 
 
@@ -269,6 +277,8 @@ class TestConvert:
         out = tmp_path / "made"
         said = refused("convert", checkpoint, "--out", out, "--shard-limit", "much")
         assert "'much' is not a size" in said and not out.exists()
+        said = refused("convert", checkpoint, "--shard-limit", "9")
+        assert re.search(r"has [\d,]+ bytes of weights, more than the shard limit of 9;", said)
         assert "context must be greater" in refused("convert", "no model", "--context", "0")
 
 

@@ -84,8 +84,8 @@ def test_ane_serve(found, why, monkeypatch, tmp_path):
         monkeypatch.delitem(sys.modules, "ane_serve", raising=False)
     else:
         monkeypatch.setitem(sys.modules, "ane_serve", found)
-    commands, absent = served()
-    app = command_line("", "", cli.COMMANDS | commands, absent)
+    commands, absent, _ = served()
+    app = command_line("", "", cli.COMMANDS | {"Serve": commands}, absent)
     for command in ("serve", "bench"):
         said = error(app, command, "nothing")
         assert said.startswith(f"{command}: ane-serve cannot be used ({why}")

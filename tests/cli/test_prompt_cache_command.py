@@ -103,7 +103,7 @@ def test_an_answer_that_breaks_off_is_not_kept(chatty, tmp_path, monkeypatch):
 @pytest.mark.parametrize("form", ["mlx", "mlx-swift"])
 def test_a_prompt_is_read_for_others(chatty, tmp_path, form):
     file = tmp_path / "a file.safetensors"
-    words = ("--out", file, "--form", form, "--precision", "fp32", "--system", "be brief")
+    words = ("--out", file, "--for", form, "--precision", "fp32", "--system", "be brief")
     done = ane_book("prefill", chatty, "-", *words, input="Hello")
     assert done.returncode == 0, done.stderr
     one = session(chatty)
@@ -132,5 +132,5 @@ def test_a_place_that_cannot_be_is_refused_before_the_prompt_is_read(chatty, tmp
 
 def test_llama_cpps_form_takes_ane_serve(chatty, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ane_serve", None)
-    said = refused("prefill", chatty, "Hello", "--out", tmp_path / "x", "--form", "llama.cpp")
+    said = refused("prefill", chatty, "Hello", "--out", tmp_path / "x", "--for", "llama.cpp")
     assert "ane-serve cannot be used" in said and not (tmp_path / "x").exists()

@@ -1,16 +1,12 @@
 """The form of attention that Apple asks for: other shapes and products."""
 
 from collections import Counter
-import json
 
-from ane_book.bundle import Bundle
-from ane_book.errors import InvalidBundle
 from ane_book.evidence.parity import check_parity
 from mlprogram import MLProgram
 import pytest
 
 CONTEXT = 32
-FORMS = ("rows", "apple")
 
 
 @pytest.mark.parametrize("function", ["decode", "prefill"])
@@ -27,19 +23,6 @@ def test_the_shapes_and_products_are_apples(function, tiny_bundle):
     assert not ops["matmul"] and not ops["tile"]
     softmax = next(op for op in program.operations if op.type == "softmax")
     assert softmax.outputs[0][1].shape == (1, CONTEXT + T, 1, T)
-
-
-def test_a_manifest_that_says_another_form_is_refused(tiny_bundle, tmp_path):
-    for form, other in (FORMS, FORMS[::-1]):
-        bundle = tiny_bundle("llama", kv="state", form=form)[1]
-        fields = json.loads((bundle.path / "manifest.json").read_text())
-        assert fields["form"] == fields["recipe"]["form"] == form
-        for name in bundle.manifest.files:
-            (tmp_path / form / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / form / name).symlink_to(bundle.path / name)
-        (tmp_path / form / "manifest.json").write_text(json.dumps(fields | {"form": other}))
-        with pytest.raises(InvalidBundle, match="inputs .* do not fit; expected"):
-            Bundle.open(tmp_path / form)
 
 
 def test_a_tail_may_be_as_wide_as_a_cache(tiny_bundle):

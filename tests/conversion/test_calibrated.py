@@ -19,7 +19,6 @@ from ane_book.evidence import loss
 from ane_book.evidence.parity import check_parity
 from ane_book.models import read_config
 from ane_book.options import Recipe
-from ane_book.runtime import Session
 from ane_book.weights import open_source
 from mlprogram.package.reader import Package
 import numpy as np
@@ -221,29 +220,6 @@ class TestBundle:
         planned = plan(calibrated.config, calibrated.recipe)
         written = sum(file.stat().st_size for file in calibrated.path.rglob("weight.bin"))
         assert 0.8 * planned.weight_bytes < written <= planned.weight_bytes
-
-    @pytest.mark.long
-    def test_it_loses_less_than_rounded_palettes_of_four_bits(self, tiny, tmp_path, monkeypatch):
-        """On prose, which is not what it was calibrated on; a quarter of a bit is the head's."""
-        monkeypatch.setattr(allotment, "TOKENS", 2048)
-        model, folder = tiny("llama")
-        options = {"context": 32, "prefill": 8}
-        bundles = [
-            ane_book.convert(
-                str(folder), out=tmp_path / quant.replace(":", "-"), quant=quant, **options
-            )
-            for quant in ("auto:4.5", "lut4")
-        ]
-        sessions = [Session(bundle, precision="fp32") for bundle in bundles]
-        ids = sessions[0].tokenizer.encode(loss.text("prose")[:640]).ids
-
-        def reference(window: list[int]) -> np.ndarray:
-            return model(torch.tensor([window])).logits[0].detach().numpy()
-
-        with_text, without = (
-            loss.measure(loss.fresh(session), reference, ids, 32) for session in sessions
-        )
-        assert with_text.divergence < 0.7 * without.divergence
 
     def test_an_interrupted_conversion_ends_as_one_in_a_go(
         self, tiny, calibrated, tmp_path, monkeypatch

@@ -303,33 +303,6 @@ def test_the_journal_of_who_was_killed_before_it_was_whole_is_taken_away(tmp_pat
         Journal(folder, "key")
 
 
-def test_a_source_is_for_a_reference_model(tiny, tmp_path):
-    with pytest.raises(InvalidInput, match="is a path"):
-        ane_book.convert(str(tiny("llama")[1]), tmp_path / "out", source="random")
-    assert not (tmp_path / "out").exists()
-
-
-def test_killed_while_another_conversion_is_cleared_away_it_is_cleared_the_next_time(
-    tmp_path, monkeypatch
-):
-    folder = tmp_path / "partial"
-    with Journal(folder, "old") as journal:
-        (folder / "head.mlpackage").mkdir()
-        (folder / "head.mlpackage" / "model").write_bytes(b"1")
-        journal.note()
-
-    def killed(path: Path, **_) -> None:
-        """What was met first is gone: of the whole folder, that may be the journal."""
-        (path / "journal.json").unlink(missing_ok=True)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(shutil, "rmtree", killed)
-        Journal(folder, "new")
-    with Journal(folder, "new"):
-        assert [path.name for path in folder.iterdir()] == ["journal.json"]
-
-
 @pytest.mark.parametrize(("number", "kinds"), [(6e4, ["mul"]), (7e4, ["cast", "mul", "cast"])])
 def test_what_half_precision_cannot_hold_stays_in_single(number, kinds):
     class Times(torch.nn.Module):

@@ -31,15 +31,6 @@ class TestWoken:
         found = woken(np.full((1, experts), k / experts), tokens)
         assert found == pytest.approx([exact])
 
-    def test_of_a_histogram(self):
-        """One expert a token, chosen 1/2, 1/3 and 1/6 of the time; in the second layer one."""
-        shares, tokens = np.array([[3, 2, 1], [6, 0, 0]]) / 6, 3
-        exact = sum(
-            np.prod(shares[0, list(way)]) * len(set(way))
-            for way in product(range(3), repeat=tokens)
-        )
-        assert woken(shares, tokens) == pytest.approx([exact, 1.0])
-
 
 WRITTEN = [*((size, "none") for size in SIZES), ("odd", "int8")]
 
@@ -102,7 +93,7 @@ class TestCalls:
 
 class TestLines:
     def test_the_command_shows_all_strategies(self):
-        said = command("plan", MODEL, "--experts", "dispatch", "--limit", "250MB").stdout
+        said = command("plan", MODEL, "--experts", "dispatch", "--shard-limit", "250MB").stdout
         assert "9 of layers, 1,024 of experts: " in said
         assert "dispatch: 1,033 programs; 41 calls, 101.2 MB a token" in said
         assert "packed:" not in said  # whole layers are beyond the limit

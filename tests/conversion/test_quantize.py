@@ -5,7 +5,6 @@ import itertools
 
 from _long import long_but
 from _tiny import tiny_model
-import ane_book
 from ane_book.bundle import Bundle
 from ane_book.conversion.quantize.encoded import Encoded, encode, palettize, quantize
 from ane_book.conversion.quantize.schemes import SCHEMES
@@ -17,7 +16,6 @@ from ane_book.weights import Integers
 import coremltools as ct
 from coremltools.optimize import coreml as cto
 from mlprogram import MLProgram
-from mlprogram.kernels import native
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant
 import numpy as np
@@ -158,16 +156,6 @@ def test_the_executor_reads_the_very_weights(tmp_path, quant):
         np.testing.assert_array_equal(found, expected, f"{precision}, optimize={optimize}")
 
 
-@pytest.mark.skipif(not native.available(), reason="compiled kernels read packed weights")
-@pytest.mark.parametrize("quant", ["int4-channel", "lut4"])
-def test_four_bits_stay_packed_in_memory(tmp_path, quant):
-    """All that is laid out is tables: the nibbles are read where the weight file is mapped."""
-    weight = weights(64, 1024)
-    product(tmp_path / "p.mlpackage", weight, quant)
-    memory = MLProgram(tmp_path / "p.mlpackage").memory
-    assert memory.mapped > weight.numel() / 2 > 4 * memory.laid_out
-
-
 def form(operation) -> tuple:
     """How an op is written: its type, and what of its operands the weight file fixes.
 
@@ -278,19 +266,3 @@ class TestChoice:
         hold_to(old, {"shard_limit": 100_000})
         with pytest.raises(InvalidInput, match="converted with quant = 'lut4-g8', not 'int8'"):
             hold_to(old, {"quant": "int8"})
-
-    def test_each_choice_is_a_bundle_of_its_own(self, tiny, empty_cache):
-        _, folder = tiny("llama")
-        convert = partial(ane_book.convert, str(folder), context=32, prefill=8)
-        plain, int8 = convert(), convert(quant="int8")
-        assert plain.path != int8.path
-        assert (plain.recipe.quant, int8.recipe.quant) == ("none", "int8")
-        with pytest.raises(InvalidInput, match="holds another conversion"):
-            convert(out=plain.path, quant="int8")
-        with pytest.raises(InvalidInput, match="converted with quant = 'none', not 'int8'"):
-            ane_book.load(plain.path, quant="int8")
-
-    def test_golden_numbers_are_those_of_the_weights_in_half_precision(self, tiny_bundle):
-        _, plain = tiny_bundle("llama", kv="state", shard_limit=100_000)
-        _, int8 = tiny_bundle("llama", quant="int8", shard_limit=100_000)
-        np.testing.assert_array_equal(int8.golden()["logits"], plain.golden()["logits"])

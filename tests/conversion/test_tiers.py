@@ -3,16 +3,13 @@
 What is compared is a bundle with one cache, whose numbers test_convert.py holds to `transformers`.
 """
 
-import json
 from pathlib import Path
-import shutil
 
-from _command import ane_book as ane_book_command
 from _long import long_but
 from _tiny import longrope, tiny_model, write_checkpoint
 import ane_book
 from ane_book.bundle import Bundle
-from ane_book.errors import InvalidBundle, InvalidInput
+from ane_book.errors import InvalidInput
 from ane_book.evidence.cost import work_of
 from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session
@@ -143,87 +140,6 @@ class TestBundle:
             ane_book.convert(str(folder), out=bundle.path, tiers=(16,), **recipe)
 
 
-def test_a_bundle_follows_no_other_tiers(bundle):
-    with pytest.raises(InvalidInput, match=r"converted with tiers = \(16, 20\), not \(16,\)"):
-        ane_book.load(str(bundle.path), tiers="16")
-    assert ane_book.load(str(bundle.path), tiers="16,20,48").context == CONTEXT
-
-
-def functions(manifest: dict, package: int = 0) -> dict:
-    return manifest["packages"][package]["functions"]
-
-
-def keys(manifest: dict) -> dict:
-    return functions(manifest)["decode_s16"]["states"]["keys"]
-
-
-def renamed(manifest: dict, old: str, new: str) -> None:
-    for part in manifest["packages"]:
-        if old in part["functions"]:
-            part["functions"][new] = part["functions"].pop(old)
-
-
-def fewer(manifest: dict, name: str, slots: int) -> None:
-    """A function of so many slots, told alike wherever it is told."""
-    function = functions(manifest)[name]
-    function["slots"] = slots
-    function["inputs"]["mask"]["shape"][3] = slots + function["tokens"]
-    for type_ in function["states"].values():
-        type_["shape"][2] = slots
-
-
-def eighteen(manifest: dict) -> None:
-    for name in ("decode", "prefill"):
-        fewer(manifest, f"{name}_s16", 18)
-        renamed(manifest, f"{name}_s16", f"{name}_s18")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda m: functions(m).pop("decode_s16"), "do not fit|other functions"),
-        (lambda m: functions(m)["decode_s16"].update(slots=20), "other functions"),
-        (lambda m: functions(m)["decode_s16"].update(slots=None), "do not fit|other functions"),
-        (lambda m: functions(m)["decode_s16"].update(tokens=8), "other functions"),
-        (lambda m: functions(m, -1)["decode"].update(slots=48), "other functions"),
-        (lambda m: functions(m, -1).update(decode_s16=functions(m, -1)["decode"]), "other funct"),
-        (lambda m: renamed(m, "decode_s16", "decode_s17"), "other functions"),
-        (lambda m: renamed(m, "decode_s16", "decode_16"), "other functions"),
-        (lambda m: m.update(context=20), "do not fit"),
-        (lambda m: m.update(context=64), "do not fit"),
-        (lambda m: [fewer(m, f"{n}_s16", 4) for n in ("decode", "prefill")], "do not fit"),
-        (lambda m: keys(m)["shape"].__setitem__(2, 20), "'decode_s16': states .* do not fit"),
-        (lambda m: keys(m)["shape"].__setitem__(1, 20), "keep different caches"),
-        (lambda m: functions(m)["decode_s16"]["states"].pop("keys"), "keep different caches"),
-        (lambda m: keys(m).update(shape=[]), "keep different caches"),
-        (
-            lambda m: functions(m)["decode_s16"]["inputs"]["mask"]["shape"].__setitem__(3, 49),
-            "'decode_s16': inputs .* do not fit",
-        ),
-        (lambda m: functions(m)["decode_s16"].update(slots=10**30), "other functions|do not fit"),
-        (eighteen, "decode_s18"),  # which the packages do not have
-    ],
-)
-def test_damaged_tiers_are_refused(bundle, tmp_path, change, message):
-    copy = Path(shutil.copytree(bundle.path, tmp_path / "bundle"))
-    fields = json.loads((copy / "manifest.json").read_text())
-    change(fields)
-    (copy / "manifest.json").write_text(json.dumps(fields))
-    with pytest.raises(InvalidBundle, match=message):
-        Session(copy)
-
-
-def test_a_part_of_an_encoder_without_functions_is_refused(tagger, tmp_path):
-    copy = Path(shutil.copytree(tagger()[1].path, tmp_path / "bundle"))
-    fields = json.loads((copy / "manifest.json").read_text())
-    (layers,) = fields["packages"]
-    last = layers["layers"][1]
-    fields["packages"].append(layers | {"functions": {}, "layers": [last, last + 1]})
-    (copy / "manifest.json").write_text(json.dumps(fields))
-    with pytest.raises(InvalidBundle, match="other functions"):
-        Bundle.open(copy)
-
-
 class TestEvidence:
     def test_parity_sees_the_functions_of_every_tier(self, bundle):
         found = check_parity(bundle)
@@ -245,14 +161,3 @@ class TestEvidence:
         rates = [predict(tier).tokens_s.low for tier in tiered.tiers.values()]
         assert rates == sorted(rates, reverse=True) and rates[0] > 1.1 * rates[-1]
         assert ane_book.plan("all-minilm-l6-v2").tiers == {}
-
-    def test_the_command_says_it_by_tier(self):
-        arguments = "plan", "hy-mt", "--max-seq-len", "2048", "--tiers", "128,512"
-        done = ane_book_command(*arguments, "--chip", "m4-max")
-        assert done.returncode == 0, done.stderr
-        assert "128 slots: 8.4 MB of cache" in done.stdout
-        found = json.loads(ane_book_command(*arguments, "--chip", "m4-max", "--json").stdout)
-        assert found["tiers"]["128"] * 16 == found["tiers"]["2048"] == found["cache_bytes"]
-        for slots, numbers in found["predicted"]["tiers"].items():
-            low, high = numbers["tokens_s"]
-            assert f"{int(slots):,} slots: {low:,.1f} to {high:,.1f} tokens/s" in done.stdout

@@ -81,7 +81,7 @@ class TestBundles:
         assert named >= {
             str(file.relative_to(folder)) for file in folder.rglob("weights/weight*.bin")
         }
-        assert "are as they were written" in command("inspect", str(folder), "--verify").stdout
+        assert "are as they were written" in command("inspect", str(folder), "--checksums").stdout
         file = next(folder.rglob("weight_1.bin"))
         file.write_bytes(file.read_bytes()[:-1] + b"?")
         with pytest.raises(InvalidBundle, match=r"weight_1\.bin"):

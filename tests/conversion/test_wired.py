@@ -4,10 +4,8 @@ import json
 from math import prod
 
 from _command import ane_book as command
-from _command import refused
 from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.recipe import make_recipe
-from mlprogram.ane import claims
 
 MODEL = "smollm2-135m-instruct"
 
@@ -20,8 +18,12 @@ class TestBytes:
     def test_with_tiers_the_head_is_loaded_no_more_often(self):
         plain, tiered = planned(context=512), planned(context=512, tiers=(128,))
         head = sum(program.bytes for program in plain.head)
-        assert plain.wired.copied == 2 * plain.weight_bytes
-        assert tiered.wired.copied == 4 * plain.weight_bytes - 2 * head
+        assert plain.wired.copied == 2 * plain.weight_bytes - head
+        assert tiered.wired.copied == 4 * plain.weight_bytes - 3 * head
+
+    def test_where_verify_takes_all_single_tokens_decode_is_not_loaded(self):
+        for K, functions in ((8, 4), (7, 4), (6, 5)):  # 512 tokens: 64 blocks; 1 and 2 tokens over
+            assert planned(context=512, verify=K).wired.functions == functions
 
     def test_caches_are_those_of_the_manifest(self, tiny_bundle):
         for kv in ("state", "host"):
@@ -37,23 +39,8 @@ class TestBytes:
         assert plain.adapter == 0 < slotted.adapter == planned(lora_slots=16).adapter_bytes
         assert slotted.least - plain.least == slotted.most - plain.most == slotted.adapter
 
-    def test_of_an_encoder_a_function_a_length_and_no_cache(self):
-        wired = planned("all-minilm-l6-v2", context=256).wired
-        assert (wired.functions, wired.caches) == (3, 0)  # 32, 128 and 256 tokens
-        assert wired.most == 3 * wired.least
-
 
 class TestLines:
-    def test_both_sides_and_the_claim_stand_in_the_plan(self):
-        said = [text for heading, text in planned().rows(why=True)]
-        at = [heading for heading, _ in planned().rows()].index("wired")
-        wired = planned().wired
-        both = f"{wired.least / 1e6:,.1f} MB, or {wired.most / 1e6:,.1f} MB"
-        assert said[at] == f"{both} if each of 4 functions has a copy"
-        claim = claims.find("functions-memory")
-        assert claim.statement in said[at + 1] and claim.condition in said[at + 1]
-        assert claim.against and "against: another passage of Anemll/anemll-forge" in said[at + 1]
-
     def test_json(self):
         found = json.loads(command("plan", MODEL, "--device", "iphone-13", "--json").stdout)
         wired = found["wired_bytes"]
@@ -68,14 +55,3 @@ class TestLines:
         assert "introlab/rtabmap#1446" in said and "cardona/SwiftMistralCoreML#15" in said
         assert "more than 6.00 GB" in said
         assert done.returncode == 0  # a plan is no error; nobody has measured it
-
-    def test_a_chip_alone_says_nothing_of_memory(self):
-        done = command("plan", MODEL, "--chip", "m4")
-        assert "a chip is sold with several sizes of memory" in " ".join(done.stdout.split())
-        assert (
-            "several sizes" not in command("plan", MODEL, "--chip", "m4", "--device", "8GB").stdout
-        )
-
-    def test_an_unknown_device_is_refused_with_the_known_ones(self):
-        message = refused("plan", MODEL, "--device", "iphone-99")
-        assert "memory of 'iphone-99' is unknown" in message and "iphone-15-pro" in message

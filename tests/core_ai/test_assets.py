@@ -89,14 +89,6 @@ def test_an_asset_that_could_not_be_written_is_no_asset(tmp_path, monkeypatch):
     assert CoreAIBackend("fp32").load(path, "main").predict({"x": np.ones((1, 3, 4, 4))})
 
 
-@pytest.mark.parametrize("name", ["made.mlmodel", "there.aimodel"])
-def test_a_target_that_is_no_place_for_an_asset(name, tmp_path):
-    path = program(tmp_path, lambda x: mb.relu(x=x))
-    (tmp_path / "there.aimodel").mkdir()
-    with pytest.raises(InvalidInput, match="is named .aimodel|exists already"):
-        coreai.save_asset(path, tmp_path / name)
-
-
 def test_a_damaged_package_is_the_readers_error(tmp_path):
     path = program(tmp_path, lambda x: mb.relu(x=x))
     next(path.rglob("*.mlmodel")).write_bytes(b"no program")
@@ -189,14 +181,6 @@ def test_check_refuses_places_of_the_first_beta_without_reading_them(head):
     report = laws.check(head)
     assert [one.rule.id for one in report.findings] == ["asset-locations"]
     assert report.fails("error")
-
-
-def test_what_ends_the_reading_process_does_not_end_this_one(head):
-    program = head / "main.mlirb"
-    program.write_bytes(program.read_bytes()[:5000])
-    program.with_name("main.hash").write_bytes(bytes.fromhex(asset.sha256(program)))
-    with pytest.raises(InvalidPackage, match="coreai-core cannot read the program"):
-        laws.check(head)
 
 
 def test_an_asset_is_not_written_by_a_beta_whose_assets_are_refused(head, monkeypatch):

@@ -40,12 +40,6 @@ def test_the_doctor_has_what_a_mac_says(mac):
 
 
 @pytest.mark.long
-def test_the_doctor_has_what_a_virtual_mac_says(mac, monkeypatch):
-    monkeypatch.setenv("VIRTUAL", "1")
-    assert "a virtual machine has no Neural Engine" in mac("well", *command("doctor")).stdout
-
-
-@pytest.mark.long
 def test_residency_of_a_bundle_goes_into_its_evidence(mac, bundle):
     """Every function, with states and golden inputs: exit code 0."""
     done = mac("well", *command("residency", bundle.path, "--soak", 25))

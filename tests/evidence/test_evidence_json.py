@@ -114,12 +114,10 @@ def test_a_bundle_that_failed_parity_is_refused_unless_forced(copy):
     bundle = Bundle.open(copy)
     bundle.record("L1", check_parity(bundle).level())
     for use in (Session, ane_book.load):
-        with pytest.raises(InvalidBundle, match=r"failed L1 parity on .*layers_01-02.*--force"):
+        with pytest.raises(InvalidBundle, match=r"failed L1 parity on .*layers_01-02.*force=True"):
             use(copy)
     assert "failed L1 parity" in refused("run", copy, "Hello", "--max-tokens", "2")
     assert len(ane_book.load(copy, force=True).generate("Hello", max_tokens=2).token_ids) == 2
-    done = command("run", copy, "Hello", "--max-tokens", "2", "--force")
-    assert done.returncode == 0, done.stderr
 
 
 def test_evidence_of_another_conversion_counts_for_nothing(copy):
@@ -129,26 +127,6 @@ def test_evidence_of_another_conversion_counts_for_nothing(copy):
     file.write_text(file.read_text().replace(bundle.manifest.seal, "0" * 64))
     assert Bundle.open(copy).evidence.levels["L1"].status == "unmeasured"
     assert Session(copy).context == 32
-
-
-@pytest.mark.parametrize(
-    "change, said",
-    [
-        (lambda f: f.update(format="ane-book evidence 2"), "format: .*a newer one"),
-        (lambda f: f["levels"].pop("L2"), "levels"),
-        (lambda f: f["levels"]["L1"].update(status="passed"), "date and the tools"),
-        (lambda f: f["levels"]["L1"].update(figures={"x": 1}), "unmeasured has no figures"),
-        (lambda f: f["levels"]["L1"].update(status="great"), "status"),
-        (lambda f: f.update(user="somebody"), "user"),
-    ],
-)
-def test_a_damaged_file_is_told(copy, change, said):
-    file = copy / "evidence.json"
-    fields = json.loads(file.read_text())
-    change(fields)
-    file.write_text(json.dumps(fields))
-    with pytest.raises(InvalidBundle, match=rf"evidence.json: .*{said}"):
-        _ = Bundle.open(copy).evidence
 
 
 def test_a_file_that_is_no_json_or_no_file_is_told(copy):

@@ -141,14 +141,3 @@ def test_the_command_keeps_the_stronger_as_l3(plain, taught):
     assert "against its own weights in single precision" in done.stdout
     assert f"keeps the stronger measurement of {strong.date}: L3 passed: " in done.stderr
     assert plain.evidence.levels["L3"] == strong
-
-
-def test_the_command_names_its_texts_and_what_they_are_compared_with(quantised):
-    bundle, folder = quantised
-    done = command("quality", bundle.path, "--source", folder, "--tokens", "64")
-    verdict, table = done.stdout.split("\n\n")
-    assert ": against the same model, not quantised" in verdict
-    assert "the worse of two texts" in verdict
-    rows = table.splitlines()
-    assert rows[1].startswith("prose  62 tokens ") and rows[1].endswith("chapters of the ANE Book")
-    assert rows[2].startswith("code   62 tokens ") and rows[2].endswith("Python, of this library")

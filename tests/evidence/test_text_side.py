@@ -8,12 +8,10 @@ from _plant import copied
 from _smollm2_tokenizer import wheel_gguf
 import ane_book
 from ane_book.bundle import Bundle
-from ane_book.cli import app
 from ane_book.evidence.text_side import check_text_side
 from mlprogram.ane.laws.rule import Remark
 import pytest
 from tokenizers import Tokenizer, processors
-from typer.testing import CliRunner
 
 WIDE = (("head_dim", 64), ("vocab_size", 263))
 BEGIN, START, END = "<|begin|>", "<|im_start|>", "<|im_end|>"
@@ -150,32 +148,6 @@ class TestSource:
         (source / "generation_config.json").write_text('{"eos_token_id": [256, 7]}')
         finding = found(folder, source)["stop-of-source"]
         assert finding.severity == "error" and "stop tokens 7," in finding.text
-
-
-class TestCommand:
-    def run(self, folder: Path, *more: str):
-        return CliRunner().invoke(app, ["check", str(folder), *more])
-
-    def test_findings_are_printed_counted_and_annotated(self, folder, tmp_path):
-        assert self.run(folder, "--no-github").exit_code == 0
-        says(folder, eos_token_ids=[256])
-        done = self.run(folder, "--github", "--sarif", str(tmp_path / "out.sarif"))
-        assert done.exit_code == 1 and "error stop-turn: " in done.stdout
-        assert f"::error file={folder / 'manifest.json'},title=stop-turn::" in done.stdout
-        (run,) = json.loads((tmp_path / "out.sarif").read_text())["runs"]
-        assert "stop-turn" in {result["ruleId"] for result in run["results"]}
-        assert self.run(folder, "--no-github", "--fail-on", "never").exit_code == 0
-
-    def test_the_last_line_counts_what_makes_the_exit_code(self, folder):
-        done = self.run(folder, "--no-github", "--fail-on", "warning")
-        assert done.exit_code == 1
-        last = done.stdout.splitlines()[-1]
-        assert last.startswith("1 warning, ")  # a fault of macOS 26
-        assert last.endswith("; 2 warnings in the text side")
-
-    def test_json(self, folder):
-        facts = json.loads(self.run(folder, "--no-github", "--json").stdout)
-        assert {one["name"] for one in facts["text"]} == SOUND
 
 
 def test_smollm2_has_no_fault():

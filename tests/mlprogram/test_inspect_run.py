@@ -3,6 +3,7 @@
 import os
 
 from _package import ADD, X, block, const, op, run, typed, write
+from mlprogram import MLProgram
 from mlprogram.compare.packages import compare_packages
 from mlprogram.errors import InvalidInput
 from mlprogram.execute import execute, execution_report
@@ -68,6 +69,24 @@ def test_an_input_that_is_an_output_is_compared_as_well(tmp_path):
         write(tmp_path / "c", [ADD], outputs=["x"]), write(tmp_path / "d", [ADD])
     )
     assert not equal and "outputs by their order: x and y" in order
+
+
+def test_of_packages_that_take_other_inputs_both_are_named(tmp_path):
+    other = write(tmp_path / "b", [op("relu", {"y": X}, x="z")], inputs={"z": X})
+    a, b = write(tmp_path / "a", [ADD]), other
+    with pytest.raises(InvalidInput) as raised:
+        compare_packages(a, b)
+    said = str(raised.value)
+    assert said.startswith(f"{a}, main, takes x; {b}, main, takes z: packages are compared on the")
+
+
+def test_a_program_is_printed_with_its_name_and_types(tmp_path):
+    program = MLProgram(write(tmp_path / "p", [ADD]))
+    assert str(program) == repr(program) == "\n".join([
+        f"MLProgram {program.package.path.name}, main, fp16",
+        "  inputs: x fp32(2, 3)",
+        "  outputs: y fp32(2, 3)",
+    ])  # fmt: skip
 
 
 def test_any_name_of_an_output_is_saved(tmp_path):

@@ -23,6 +23,12 @@ UNSUPPORTED = {
         ({"attention_bias": True}, "attention_bias = True is not"),
         ({"lm_head_bias": True}, "lm_head_bias = True is not"),
     ],
+    "bert": [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder = True is not supported for bert models"),
+        ({"add_cross_attention": True}, "add_cross_attention = True"),
+        ({"hidden_act": "silu"}, "hidden_act = 'silu' is not .* gelu, gelu_new"),
+    ],
     "llama": [
         ({"partial_rotary_factor": 0.5}, "0.5 is not .* llama models"),
         ({"rope_scaling": {"type": "dynamic", "alpha": 2.0}},
@@ -95,7 +101,10 @@ UNSUPPORTED = {
 
 #: The same of those that no model has.
 INVALID = {
-    "bert": [({"sentence_transformers": "x"}, "sentence_transformers is not an")],
+    "bert": [
+        ({"sentence_transformers": "x"}, "sentence_transformers is not an"),
+        ({"num_attention_heads": 5}, "128 channels do not divide by 5 heads"),
+    ],
     "phi3": [
         ({"rope_scaling": LONG | {"short_factor": [1.0] * 16}},
          "short_factor has 16 numbers, but 24 rotated dimensions make 12 pairs"),

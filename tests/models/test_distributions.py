@@ -45,22 +45,6 @@ def test_where_they_are_not_installed_an_error_says_how_to(ask, installed):
     assert "pip install" in said and "families`" in said
 
 
-@pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        (lambda: read_config({"model_type": "gpt2"}), "model_type 'gpt2' is not .*: bert"),
-        (lambda: read_config({"model_type": ["llama"]}), "is not one this library converts"),
-        (lambda: read_config({}), "it has no model_type, which names .*; supported: bert"),
-        (lambda: read_config({"model_type": "llama"} | POOLED), "embedding is not supported for"),
-        (lambda: find({}), "architecture {} is not one"),
-        (lambda: find_gguf("mamba"), "architecture 'mamba' is not supported; supported: .*llama"),
-    ],
-)
-def test_an_unknown_family_is_refused_with_those_that_are_known(ask, message):
-    with pytest.raises(UnsupportedModel, match=message):
-        ask()
-
-
 class Entry:
     name, value = "other", "other:FAMILIES"
 

@@ -331,3 +331,21 @@ def test_a_winner_beyond_16_bits_is_named_as_it_is(tmp_path):
     program = MLProgram(tmp_path / "winner.mlpackage")
     given = {name: part.numpy() for name, part in zip(program.inputs, logits, strict=True)}
     assert program.predict(given)["token"].tolist() == [[39_000]]
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.0])
+def test_ministral3_takes_no_context_in_which_queries_grow(beta):
+    """But the factor of YaRN, where none is stated, is that of the whole context."""
+    fields = tiny_model("ministral3", max_position_embeddings=512).config.to_dict()
+    fields["rope_parameters"] |= {"llama_4_scaling_beta": beta}
+    del fields["rope_parameters"]["factor"]
+    config = read_config(fields)
+    assert config.max_position == (128 if beta else 512)
+    assert config.rope_scaling["factor"] == 4.0
+
+
+def test_a_layer_without_rotation_gets_tables_whose_angles_are_zero():
+    config = read_config(tiny_model("smollm3").config.to_dict())
+    tables = find("smollm3").host(config).tables(torch.arange(9).numpy(), 16)
+    assert (tables["unrotated_sin"] == 0).all()
+    assert (tables["unrotated_cos"] == tables["rope_cos"][0, 0, 0, 0]).all()  # at position 0

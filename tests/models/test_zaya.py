@@ -7,7 +7,6 @@ from _long import long_but
 from _tiny import Guesses, assert_cut_anywhere, greedy, prompt, rewound, write_checkpoint
 from _whole_decoder import Decoder
 from _zaya import CONTEXT, PREFILL, SIZES, continued, maker, tiny_zaya
-import ane_book
 from ane_book.conversion.plan import plan
 from ane_book.errors import InvalidWeights
 from ane_book.evidence.cost import work_of
@@ -46,11 +45,6 @@ def test_tensors_are_those_of_the_checkpoint(size):
     tied = find(config.architecture).checkpoint(config).repeats
     state = {n: tuple(v.shape) for n, v in model.state_dict().items() if n not in tied}
     assert found == state
-
-
-def test_a_configuration_without_rope_has_that_of_transformers():
-    given = tiny_zaya("sliding").config.to_dict()
-    assert read_config(given | {"rope_parameters": None}) == read_config(given)
 
 
 def test_a_router_with_more_experts_than_weights_is_one_clear_error(tmp_path):
@@ -199,12 +193,3 @@ def test_parity_and_the_bytes_that_were_planned(bundled, name):
     if bundle.recipe.silu == "tanh":
         packages = [bundle.path / part.package for part in bundle.manifest.packages]
         assert "silu" not in {op.type for path in packages for op in MLProgram(path).operations}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("quant", ["int8", "lut4"])
-def test_convolutions_over_tokens_keep_their_bits_as_planned(bundled, tmp_path, quant):
-    """Matrices alone are compressed; a depthwise or grouped convolution is none."""
-    recipe = {"context": 64, "prefill": PREFILL, "quant": quant}
-    bundle = ane_book.convert(str(bundled("usual")[1]), out=tmp_path / "bundle", **recipe)
-    assert written(bundle) == plan(bundle.config, bundle.recipe).packages

@@ -160,11 +160,13 @@ def run_all(names: list[str], workers: int) -> list[dict]:
 
 
 def is_claimed(record: dict) -> bool:
-    """Whether all operators of a case are in the table, or written out as others."""
+    """Whether all operators of a case are in the table, unrolled, or written out as others."""
+    from mlprogram.onnx.graph.control import CONTROL
+    from mlprogram.onnx.graph.definitions import is_written_out
     from mlprogram.onnx.graph.ops import OPERATORS
-    from mlprogram.onnx.graph.source import is_written_out
 
-    return all(n in OPERATORS or is_written_out(n, record["opset"]) for n in record["operators"])
+    known = {*OPERATORS, *CONTROL}
+    return all(n in known or is_written_out(n, record["opset"]) for n in record["operators"])
 
 
 def summary(records: list[dict]) -> dict:

@@ -237,6 +237,6 @@ def test_the_commands_take_what_comes_out(tmp_path):
     done = mlprogram("convert", path, "--out", package, "--shape", "image.1=1,3,64,64")
     assert (done.returncode, done.stdout) == (0, f"{package}\n")
     assert done.stderr.count("check in fp") == done.stderr.count("agrees") == 2
-    assert "Softmax" in mlprogram("inspect", package, "--plan").stdout
+    assert "Softmax" in mlprogram("inspect", package, "--kernels").stdout
     assert "on the ANE" in mlprogram("place", package).stdout
     assert "in 1 package" in mlprogram("check", package).stdout

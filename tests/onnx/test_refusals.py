@@ -56,6 +56,13 @@ REFUSED = {
         node("MatMulNBits", domain="com.microsoft"), {},
         UnsupportedOp, "com.microsoft.MatMulNBits that makes 'y'",
     ),
+    "of ONNX Runtime's": (
+        node("FusedConv", domain="com.microsoft"), {},
+        UnsupportedOp, "optimisers and quantisers.*framework exported.*ORT_ENABLE_BASIC",
+    ),
+    "no body": (
+        helper.make_node("Loop", ["", "", "x"], ["y"]), {}, UnsupportedOp, "Loop without its body",
+    ),
     "no form in MIL": (node("Det"), {"shape": (3, 3)}, UnsupportedOp, "Det"),
     "no second output": (POOL, {"shape": (1, 1, 4, 4)}, UnsupportedOp, "MaxPool.*indices"),
     "attribute": (node("Relu", colour="red"), {}, UnsupportedOp, "Relu.*attribute 'colour'"),

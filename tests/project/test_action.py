@@ -1,10 +1,11 @@
-"""The GitHub action's shell steps, run as a runner runs them, in a clean folder on three packages.
+"""The GitHub action's shell steps, run as a runner runs them, in a clean folder of packages.
 
 Installing, and the steps that other actions are, need the network and GitHub: they are not run.
 """
 
 import os
 from pathlib import Path
+import re
 import shutil
 import subprocess
 import sys
@@ -50,8 +51,11 @@ def repository(tmp_path_factory):
 
 
 def run(step: str, folder: Path, **inputs) -> tuple[subprocess.CompletedProcess, dict[str, str]]:
-    """A step in `folder` by GitHub's own call of bash, and what it wrote to the runner's files."""
-    temporary = folder.parent / f"{folder.name}-{step}"
+    """A step in `folder` by GitHub's own call of bash, behind the one that looks for packages, and
+    what it wrote to the runner's files."""
+    if step != "Find":
+        assert run("Find", folder, **inputs)[0].returncode == 0
+    temporary = folder.parent / f"{folder.name}-runner"
     temporary.mkdir(exist_ok=True)
     files = {name: temporary / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     for file in files.values():
@@ -65,8 +69,9 @@ def run(step: str, folder: Path, **inputs) -> tuple[subprocess.CompletedProcess,
     environment |= {"RUNNER_TEMP": str(temporary), "GITHUB_ACTIONS": "true"}
     environment |= {"PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     given = INPUTS | {name.replace("_", "-"): value for name, value in inputs.items()}
-    for name, expression in STEPS[step]["env"].items():
-        environment[name] = given[expression.removeprefix("${{ inputs.").removesuffix(" }}")]
+    given["action_path"] = str(ROOT)
+    for name, expression in STEPS[step].get("env", {}).items():
+        environment[name] = given[re.sub(r"\W*(inputs\.|github\.)|\W*$", "", expression)]
     bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", STEPS[step]["run"]]
     done = subprocess.run(
         bash, cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -85,7 +90,17 @@ def test_every_step_is_a_shell_of_its_own_and_takes_inputs_by_environment_alone(
         assert step["shell"] == "bash", name
         assert "${{" not in step["run"], name
     known = {f"${{{{ inputs.{name} }}}}" for name in INPUTS} | {"${{ github.action_path }}"}
-    assert {value for step in STEPS.values() for value in step["env"].values()} <= known
+    assert {value for step in STEPS.values() for value in step.get("env", {}).values()} <= known
+
+
+def test_the_cache_is_found_again(repository):
+    """By the key of what is installed, and where pip and the executor keep it."""
+    (step,) = (step for step in ACTION["runs"]["steps"] if "cache" in step.get("uses", ""))
+    _, files = run("Find", repository, path="models")
+    found = dict(line.split("=", 1) for line in files["GITHUB_OUTPUT"].splitlines())
+    assert re.fullmatch("[0-9a-f]{40}", found["key"]) and Path(found["pip"]).is_absolute()
+    for name in found:
+        assert f"${{{{ steps.find.outputs.{name} }}}}" in str(step["with"])
 
 
 def test_laws(repository):
@@ -111,7 +126,7 @@ def test_placement(repository):
     done, files = run("Placement", repository, path="models")
     assert done.returncode == 0 and not annotations(done)
     summary = files["GITHUB_STEP_SUMMARY"]
-    assert summary.count("```") == 2
+    assert summary.count("```") == 2 and summary.count("models/sound.mlpackage\n") == 1
     assert [name for name in ("broken", "off", "sound") if f"{name}.mlpackage" in summary] == [
         "broken", "off", "sound",
     ]  # fmt: skip
@@ -187,9 +202,29 @@ def test_parity(bundles):
     """Nothing is written into the checkout."""
     files = [path for path in bundles.rglob("*") if path.is_file()]
     before = {path: path.read_bytes() for path in files}
-    done, _ = run("Parity", bundles, path="models")
+    laws, _ = run("Laws", bundles, path=".")
+    done, _ = run("Parity", bundles, path=".")
     assert done.returncode == 1, done.stderr
     assert {path: path.read_bytes() for path in bundles.rglob("*") if path.is_file()} == before
     lines = [line for line in done.stdout.splitlines() if "title=parity" in line]
     assert len(lines) == 1
     assert lines[0].startswith("::error file=models/flipped/layers_00-03.mlpackage,title=parity::")
+    told, again = ({line.split("title=")[1].split("::")[0] for line in annotations(each)}
+                   for each in (laws, done))  # fmt: skip
+    assert "program-small (conflicting)" in told and "parity" in again
+    assert told.isdisjoint(again)
+
+
+def test_a_bundle_is_named_with_all_its_functions(bundles):
+    """And a web page's manifest.json makes no bundle."""
+    page = bundles / "models" / "page"
+    page.mkdir()
+    (page / "manifest.json").write_text("{}")
+    done, files = run("Placement", bundles, path=".")
+    shutil.rmtree(page)
+    assert done.returncode == 0 and not annotations(done)
+    summary = files["GITHUB_STEP_SUMMARY"]
+    assert summary.count("models/sound\n") == summary.count("models/flipped\n") == 1
+    (sound,) = re.findall(r"models/sound\n(.+?)\n\n", summary, re.DOTALL)
+    assert {"head.mlpackage", "layers_00-03.mlpackage"} <= set(re.findall(r"\w\S+age", sound))
+    assert "decode" in sound and "prefill" in sound

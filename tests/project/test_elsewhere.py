@@ -16,8 +16,8 @@ RUN = ROOT / "tests" / "elsewhere" / "run.py"
 
 @pytest.mark.long
 def test_notebooks_run_from_the_wheel():
-    """One that reads records of every kind, and one that reads reports and scripts."""
-    names = ["experiment-index", "reports"]
+    """One that reads claims, and one that reads records, reports and scripts."""
+    names = ["numbers", "reports"]
     done = subprocess.run(
         [sys.executable, str(RUN), *names, names[0]], capture_output=True, text=True, check=False
     )

@@ -306,40 +306,6 @@ def test_files_and_functions_stay_short():
     assert not long, "\n".join(long)
 
 
-def packed(function: ast.AST) -> Iterator[ast.Call]:
-    """Calls in a function with `*name`, where the name was given a tuple that is written out."""
-    tuples = set()
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                pairs = [(target, node.value)]
-                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                    pairs = zip(target.elts, node.value.elts, strict=False)
-                for name, value in pairs:
-                    values = [value]
-                    if isinstance(value, ast.IfExp):
-                        values = [value.body, value.orelse]
-                    if any(isinstance(each, ast.Tuple) for each in values):
-                        tuples.add(ast.unparse(name))
-    for node in ast.walk(function):
-        if isinstance(node, ast.Call):
-            stars = [a.value for a in node.args if isinstance(a, ast.Starred)]
-            if any(ast.unparse(star) in tuples for star in stars):
-                yield node
-
-
-def test_no_tuple_is_packed_to_be_splatted():
-    """What a call gives stands where the call is, by name if it is not plain what it is."""
-    found = [
-        f"{path.relative_to(ROOT)}:{call.lineno}: {ast.unparse(call)[:80]}"
-        for path in SOURCES
-        for function in ast.walk(parsed(path))
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module)
-        for call in packed(function)
-    ]
-    assert found == []
-
-
 def test_every_module_says_what_it_is_for():
     trees = {path: parsed(path) for path in SOURCES}
     assert not [

@@ -7,7 +7,6 @@ from functools import partial
 import gc
 import hashlib
 from importlib.util import find_spec
-import os
 from pathlib import Path
 import shutil
 
@@ -236,23 +235,3 @@ class TestKept:
         with pytest.raises(OSError) as error:
             CoreMLBackend().load(accumulator, "decode")
         assert str(place) in error.value.filename and compiled == []
-
-    def test_a_read_only_cache_gives_what_it_has(self, compiled, accumulator, monkeypatch):
-        self.doubled(accumulator)
-
-        def refuse(*_, **__):
-            raise PermissionError(30, "Read-only file system")
-
-        for name in ("utime", "mkdir"):
-            monkeypatch.setattr(os, name, refuse)
-        assert self.doubled(accumulator) == 2 and len(compiled) == 1
-
-    def test_the_cache_lists_and_deletes_it(self, compiled, accumulator):
-        self.doubled(accumulator)
-        (entry,) = cache.entries()
-        line, total = cache.rows([entry])
-        assert line[0] == entry.path.name and line[3] == "compiled"
-        assert line[1] == total[1] and total[0] == str(cache.compiled().parent)
-        assert cache.delete([entry.path.name]) == [entry] and cache.entries() == []
-        self.doubled(accumulator)
-        assert len(compiled) == 2

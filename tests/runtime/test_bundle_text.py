@@ -25,6 +25,14 @@ def said(session: Session, text: str) -> list[int]:
     return session.encode(session.literal([{"role": "user", "content": text}]))
 
 
+def test_a_session_is_printed_with_what_it_is(tiny_bundle):
+    bundle = tiny_bundle("llama", kv="state")[1]
+    assert repr(Session(bundle, "fp32", "mil")) == (
+        f"<Session {bundle.manifest.name}: context 32, tokens of a call: decode 1, prefill 8; "
+        f"backend mil, {bundle.path}>"
+    )
+
+
 @pytest.mark.parametrize("text", ["a\n\nb", "a  b", "x <b>bold", "plain", "\n\n\n  <b>"])
 def test_added_tokens_that_are_text_are_those_of_transformers(opened, text):
     session = opened()

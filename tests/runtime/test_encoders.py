@@ -1,9 +1,9 @@
-"""Encoders of every family, from conversion to vectors: those of `transformers`, and broken ones.
+"""Encoders of every family, from conversion to vectors: those of `transformers`.
 
 BERT's own tests, and what embedders refuse, are in test_embed.py.
 """
 
-from functools import cache, partial
+from functools import cache
 import json
 from pathlib import Path
 import shutil
@@ -74,37 +74,6 @@ def test_vectors_are_those_of_transformers(made, family, precision, least):
         least = 0.99999  # rows of positions are rounded once more, after those of types are added
     assert cosines(found, expected(family, model)).min() > least
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
-
-
-def wider(fields: dict, tokens: int = 1) -> None:
-    fields["host"]["masks"]["mask_local"] += tokens
-
-
-def exchanged(fields: dict) -> None:
-    """Each kind of layer rotates by the other's base."""
-    tables = fields["host"]["rotary"]
-    tables["rope"], tables["rope_local"] = tables["rope_local"], tables["rope"]
-
-
-MISTAKES = {
-    "causal": lambda fields: fields["vectors"].update(causal=True),
-    "first pooled": lambda fields: fields["vectors"].update(pooling="cls"),
-    "wider": wider,
-    "narrower": partial(wider, tokens=-1),
-    "exchanged": exchanged,
-    "unscaled": lambda fields: fields["host"].update(embedding_scale=1.0),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_of_the_host_shows(made, tmp_path, mistake):
-    model, bundle = made("gemma3_text")
-    copy = Path(shutil.copytree(bundle.path, tmp_path / "b"))
-    fields = json.loads((copy / "manifest.json").read_text())
-    MISTAKES[mistake](fields)
-    (copy / "manifest.json").write_text(json.dumps(fields))
-    found = Embedder(copy, "fp32").vectors(texts())
-    assert cosines(found, expected("gemma3_text", model)).min() < 0.999
 
 
 @pytest.mark.parametrize("scheme", long_but((n for n in SCHEMES if n != "none"), "lut4"))

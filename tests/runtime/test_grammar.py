@@ -179,6 +179,7 @@ def test_a_schema_may_be_nested_as_deep_as_a_request(tokens, end):
         ("json_schema", '{"not": {"type": "string"}}', "not"),
         ("json_schema", '{"$ref": "http://somewhere/else"}', "somewhere"),
         ("json_schema", '{"type": "string", "pattern": "("}', "unclosed group"),
+        ("json_schema", '{"$ref": "#"}', "refers to itself without end"),
         ("json_schema", '{"type": "string", "minLength": 2, "maxLength": 1}', "nsat"),
         ("json_schema", '{"a":' * 101 + "1" + "}" * 101, "more than 100 deep"),
         ("json_schema", json.dumps({"enum": ["x" * 200_000]}), "characters"),

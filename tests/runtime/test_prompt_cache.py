@@ -11,13 +11,12 @@ import time
 
 from _adapters import write_adapter
 from _tiny import prompt
-from ane_book.bundle.manifest import Manifest
 from ane_book.errors import InvalidInput, OutOfSpace, SessionBusy
 from ane_book.host import Host
 from ane_book.rope import Rotary
 from ane_book.runtime import Session
 from ane_book.runtime.model_runner import ModelRunner
-from ane_book.runtime.prompt_cache import LayerCache, kept_layers
+from ane_book.runtime.prompt_cache import kept_layers
 from ane_book.runtime.prompt_cache_file import check_form, read_cache, write_cache
 import numpy as np
 import pytest
@@ -95,11 +94,13 @@ def test_an_answer_that_runs_keeps_its_cache(session, file):
     assert session.position == N
 
 
-def test_a_copy_stays_as_it_was(session, other):
+def test_a_session_goes_on_from_a_copy_that_stays_as_it_was(session, other):
     cache = session.prompt_cache()
     before = [{name: array.copy() for name, array in own.arrays.items()} for own in cache.layers]
     other.continue_from(cache)
-    other.decode(IDS[N])
+    found, expected = other.decode(IDS[N]), session.decode(IDS[N])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    session.rewind(N)
     for own, arrays in zip(cache.layers, before, strict=True):
         for name, array in arrays.items():
             np.testing.assert_array_equal(own.arrays[name], array)
@@ -167,17 +168,6 @@ def test_what_mlx_lm_computes_otherwise_is_not_written(session, family, scaling,
         )
 
 
-def test_a_manifest_that_contradicts_itself(session):
-    fields = session.bundle.manifest.model_dump(mode="json")
-    for i, name, value in [(0, "stores", ["keys"]), (1, "rotary", "none"), (2, "mask", "none")]:
-        layers = [dict(own) for own in fields["layers"]]
-        layers[i][name] = value
-        with pytest.raises(ValueError, match="layer"):
-            Manifest.model_validate(fields | {"layers": layers})
-    with pytest.raises(ValueError, match="2 layers"):
-        Manifest.model_validate(fields | {"layers": fields["layers"][:2]})
-
-
 def interrupted(*_):
     raise KeyboardInterrupt
 
@@ -199,63 +189,12 @@ def test_what_runs_again_may_be_interrupted(calls, other, monkeypatch):
     np.testing.assert_allclose(found, expected[-len(found) :], atol=1e-5)
 
 
-# --- broken variants
-
-
-def changed(layer: LayerCache, name: str, make) -> LayerCache:
-    return replace(layer, arrays={**layer.arrays, name: make(layer.arrays[name])})
-
-
-def keys(make):
-    return lambda layers: [changed(own, "keys", make) for own in layers]
-
-
-def exchanged(layers):
-    return [
-        replace(o, arrays={"keys": o.arrays["values"], "values": o.arrays["keys"]}) for o in layers
-    ]
-
-
-BROKEN = {
-    "scale left in": keys(lambda k: k * k.shape[2] ** -0.25),
-    "pairs swapped": keys(lambda k: k.reshape(*k.shape[:2], 2, -1).swapaxes(2, 3).reshape(k.shape)),
-    "halves swapped": keys(lambda k: np.roll(k, k.shape[2] // 2, 2)),
-    "one position off": keys(lambda k: np.roll(k, 1, 1)),
-    "window not rolled": lambda layers: [
-        replace(o, arrays={n: np.roll(a, 7, 1) for n, a in o.arrays.items()}) if o.window else o
-        for o in layers
-    ],
-    "layers exchanged": lambda layers: [layers[2], layers[1], layers[0]],
-    "full and windowed exchanged": lambda layers: [layers[1], layers[0], layers[2]],
-    "keys and values exchanged": exchanged,
-    "keys of no layer but the first": lambda layers: [
-        replace(o, arrays=layers[0].arrays) for o in layers
-    ],
-    "values doubled": lambda layers: [changed(o, "values", lambda v: 2 * v) for o in layers],
-    "not rotated": keys(np.zeros_like),
-    "newest row lacks": lambda layers: [
-        replace(o, arrays={n: a[:, :-1] for n, a in o.arrays.items()}) for o in layers
-    ],
-    "a layer lacks": lambda layers: layers[1:],
-    "a window less": lambda layers: [replace(o, window=None) for o in layers],
-}
-
-
-@pytest.mark.parametrize("broken", BROKEN)
-def test_a_broken_cache_is_refused_or_changes_tokens(broken, session, other):
+def test_a_cache_of_other_layers_is_refused(session, other):
     cache = session.prompt_cache()
-
-    def likeliest() -> list[int]:
-        """The likeliest token after each of the next ones."""
-        return other.logits(prompt(N + 40)[N:]).argmax(axis=1).tolist()
-
-    other.continue_from(cache)
-    expected = likeliest()
-    try:
-        other.continue_from(replace(cache, layers=BROKEN[broken](cache.layers)))
-    except InvalidInput:
-        return
-    assert likeliest() != expected
+    first, *rest = cache.layers
+    short = {name: array[:, :-1] for name, array in first.arrays.items()}
+    for layers in (rest, [replace(first, arrays=short), *rest]):
+        refusal(other.continue_from, replace(cache, layers=layers))
 
 
 def test_other_tokens_are_read_again(session, other):
@@ -329,33 +268,16 @@ def other_messages(d: Damaged) -> None:
     )  # fmt: skip
 
 
-def other_layers(d: Damaged) -> None:
-    if d.draw.random() < 0.5:
-        del d.metadata["1.2"]
-    else:
-        d.metadata["1.3"] = "KVCache"
-
-
-def renamed(d: Damaged) -> None:
-    name = d.draw.choice(d.names)
-    d.header[d.draw.choice(["9.0", "0", "", "0.0.0", "a" * 300])] = d.header.pop(name)
-
-
 DAMAGES = {
     "cut short": cut,
-    "longer": lambda d: d.bytes() + bytes(d.draw.randrange(1, 99)),
     "length of the header": lambda d: d.draw.randrange(2**63).to_bytes(8, "little") + d.bytes()[8:],
     "noise in the header": noise,
-    "no header": lambda d: d.draw.randbytes(d.draw.randrange(200)),
-    "deep": lambda d: (90_000).to_bytes(8, "little") + b"[" * 90_000,
     "type": lambda d: d.any.update(dtype=d.draw.choice(["F64", "I8", "BOOL", "F16", "F4", "", 3])),
     "shape": lambda d: d.any.update(shape=[1, *d.any["shape"]]),
     "sizes": lambda d: d.any.update(shape=[d.draw.choice([-1, 2**40, 2**63, 10**30, "1", 1.5])]),
     "place": lambda d: d.any.update(data_offsets=[d.draw.randrange(99), d.draw.randrange(2**40)]),
     "a tensor lacks": lambda d: d.header.pop(d.draw.choice(d.names)) and None,
     "a name twice": doubled,
-    "a name": renamed,
-    "one more": lambda d: d.header.update(x={"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}),
     "not finite": not_finite,
     "tokens": other_tokens,
     "messages": other_messages,
@@ -365,10 +287,7 @@ DAMAGES = {
     "class": lambda d: d.metadata.update(
         {f"1.{d.draw.randrange(3)}": d.draw.choice(["QuantizedKVCache", "CacheList", "", "exec"])}
     ),
-    "layers": other_layers,
     "offset": lambda d: d.number("1.2", d.draw.choice([-1, 0, 1, N - 1, N + 1, 2**31 - 1])),
-    "end": lambda d: d.number("0.5", d.draw.choice([-1, N + 1, 2**31 - 1])),
-    "metadata": lambda d: d.metadata.update({"1.0": d.draw.choice([1, None, [], {}])}),
 }  # fmt: skip
 
 
@@ -434,6 +353,7 @@ def test_killed_at_any_moment_the_file_is_whole(session, tmp_path):
         session.rewind(n)
         caches.append(session.prompt_cache())
     manifest, made = session.bundle.manifest, caches[0].made_of
+    write_cache(path, caches[0], "mlx")  # a busy machine may kill every child before it writes
     for kill in range(25):
         child = os.fork()
         if not child:
@@ -443,7 +363,5 @@ def test_killed_at_any_moment_the_file_is_whole(session, tmp_path):
         time.sleep(random.Random(kill).uniform(0.001, 0.03))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        if path.exists():
-            assert read_cache(path, manifest, made).position in (N, N - 1)
-    assert path.exists()
+        assert read_cache(path, manifest, made).position in (N, N - 1)
     session.prefill(IDS[N - 1 : N])

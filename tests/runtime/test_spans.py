@@ -12,7 +12,7 @@ from ane_book.runtime.tags import decode
 from ane_book.runtime.tags.spans import Viterbi, find_spans
 from ane_book.runtime.tags.stretches import Stretch, begin_words
 from ane_book.runtime.tags.windows import blocks, windows
-from ane_book.weights.tokenizer import CUTS
+from ane_book.weights.gguf_tokenizer import CUTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np

@@ -1,12 +1,8 @@
 """The function `verify` of a bundle: K tokens of a block in one call, which does all decoding."""
 
-from itertools import product
-
-from _long import long_but
 from _tiny import prompt
 import ane_book
 from ane_book.errors import InvalidInput
-from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session
 import numpy as np
 import pytest
@@ -34,38 +30,8 @@ def test_it_does_all_decoding_but_for_the_end_of_the_context(bundle, precision):
     np.testing.assert_allclose(found, session.logits(ids)[9:], rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize(
-    ("K", "argmax_output"),
-    long_but(product((2, 8, CONTEXT), (False, True)), (2, True)),
-)
-def test_tokens_are_those_of_a_bundle_without_it(tiny_bundle, K, argmax_output):
-    """The least K, as many as `prefill` takes, and the most."""
-    recipe = {"kv": "state", "context": CONTEXT}
-    plain = Session(tiny_bundle("llama", **recipe)[1], "fp32")
-    blocks = tiny_bundle("llama", verify=K, argmax_output=argmax_output, **recipe)[1]
-    blocks = Session(blocks, "fp32")
-    for text in ("a", "Hello", "x" * (CONTEXT - 3)):
-        expected = plain.generate(text, max_tokens=CONTEXT).token_ids
-        assert blocks.generate(text, max_tokens=CONTEXT).token_ids == expected
-
-
-@pytest.mark.parametrize("K", long_but((4, 12, 20), 4))  # golden tokens are more, fewer, at an end
-def test_parity_sees_it(tiny_bundle, K):
-    found = check_parity(tiny_bundle("llama", kv="state", context=CONTEXT, verify=K)[1])
-    assert found.passed
-    assert {s.name for s in found.stages if s.function == "verify"} == {
-        "layers_00-03.mlpackage",
-        "head.mlpackage",
-    }
-
-
 @pytest.mark.parametrize("verify", [1, 33, 2.5])
 def test_refused_before_anything_is_converted(tiny, tmp_path, verify):
     with pytest.raises(InvalidInput, match="verify must be"):
         ane_book.convert(str(tiny("llama")[1]), out=tmp_path / "b", verify=verify, context=32)
     assert not (tmp_path / "b").exists()
-
-
-def test_a_plan_says_it(tiny):
-    rows = dict(ane_book.plan(str(tiny("llama")[1]), verify=8).rows())
-    assert rows["per up to 8 tokens"] == "2 dispatches in decode"

@@ -11,6 +11,7 @@ from _serving import serving
 from ane_book.bundle import Bundle
 from ane_serve.pool import bundle_model
 import httpx
+import openai
 from pydantic import BaseModel, Field
 import pytest
 
@@ -95,10 +96,19 @@ class TestTools:
         plain = chat(client, max_tokens=8)
         assert found.choices[0].message.content == plain.choices[0].message.content
 
-    def test_a_call_that_is_cut_is_text(self, client):
-        found = chat(client, tools=TOOLS, tool_choice="required", max_tokens=12)
+    @pytest.mark.parametrize("most", [1, 5, 12])
+    def test_a_call_that_is_cut_before_its_name_is_nothing(self, client, most):
+        found = chat(client, tools=TOOLS, tool_choice="required", max_tokens=most)
         assert found.choices[0].finish_reason == "length"
-        assert found.choices[0].message.content.startswith("<tool_call>")
+        assert found.choices[0].message.content == ""
+        assert found.choices[0].message.tool_calls is None
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_function_without_parameters_is_called_with_none(self, client, seed):
+        tools = [{"type": "function", "function": {"name": "now"}}]
+        how = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
+        (call,) = chat(client, **how, seed=seed).choices[0].message.tool_calls
+        assert json.loads(call.function.arguments) == {}
 
     def test_a_marker_in_a_message_is_text(self, address):
         """`<|end|>` is one token, 256, where the template has it, and text in a message."""
@@ -145,6 +155,39 @@ class TestResponses:
         with client.responses.stream(**how) as stream:
             *_, last = stream
         assert last.response.output[0].arguments == call.arguments
+
+    def test_codex_asks_and_gets_an_answer(self, address, caplog):
+        """Its fields; what no model here can call is left out, and the log says it."""
+        user = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]}
+        body = {
+            "model": "talker", "instructions": "Be kind.", "input": [
+                user | {"role": "developer"}, user,
+                {"type": "reasoning", "summary": [], "encrypted_content": None},
+                {"type": "function_call", "name": "weather", "arguments": "{}", "call_id": "a"},
+                {"type": "function_call_output", "call_id": "a", "output": "21"},
+            ],
+            "tools": [
+                FLAT[0] | {"strict": False},
+                {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
+                {"type": "web_search", "external_web_access": False},
+                {"type": "namespace", "name": "mcp__a", "tools": FLAT}, {"type": "local_shell"},
+            ],
+            "tool_choice": "auto", "parallel_tool_calls": False, "store": False, "stream": True,
+            "reasoning": {"effort": "medium", "summary": "auto"}, "prompt_cache_key": "a",
+            "include": ["reasoning.encrypted_content"], "client_metadata": {"a": "b"},
+            "max_output_tokens": 9,
+        }  # fmt: skip
+        with caplog.at_level("INFO", "ane_serve.requests"):
+            found = httpx.post(f"{address}/v1/responses", json=body, timeout=HANGING)
+        assert "event: response.incomplete" in found.text, found.text
+        (line,) = [r.msg for r in caplog.records if "tools_left_out" in r.msg]
+        assert line["tools_left_out"] == ["custom", "local_shell", "namespace", "web_search"]
+        assert line["status"] == 200
+
+    def test_a_tool_that_is_left_out_cannot_be_asked_for(self, client):
+        how = PLAIN | {"tools": [{"type": "web_search"}], "tool_choice": "required"}
+        with pytest.raises(openai.BadRequestError, match="tools does not have"):
+            client.responses.create(**how)
 
     def test_a_schema(self, client):
         how = PLAIN | {"temperature": 1, "max_output_tokens": 400}

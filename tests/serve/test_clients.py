@@ -210,6 +210,8 @@ def streamed(events: str, usage: bool) -> tuple[str | None, str]:
     *data, end = [line[6:] for line in events.splitlines() if line.startswith("data: ")]
     chunks = [ChatCompletionChunk.model_validate_json(each) for each in data]
     assert end == "[DONE]" and bool(chunks[-1].usage) == usage
+    others = [json.loads(each).get("usage", "none") for each in data[: -1 if usage else None]]
+    assert set(others) == {None if usage else "none"}
     choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
     assert choices[-1].finish_reason in ("stop", "tool_calls")
     deltas = [d for c in choices for d in c.delta.tool_calls or ()]

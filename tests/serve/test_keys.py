@@ -1,6 +1,8 @@
 """API keys with limits of their own: requests at once, and in a minute."""
 
 import json
+import os
+from time import perf_counter
 
 from _command import refused
 from _gates import Held, ask, bare, chat
@@ -9,7 +11,7 @@ from _serving import serving
 from ane_book.errors import InvalidInput
 from ane_serve import keys
 from ane_serve.app import create_app
-from ane_serve.keys import Key, read_keys
+from ane_serve.keys import Key, WrongKeys, read_keys
 import httpx
 import pytest
 
@@ -28,6 +30,7 @@ minute = 2
 def file(tmp_path):
     path = tmp_path / "keys.toml"
     path.write_text(FILE)
+    path.chmod(0o600)
     return path
 
 
@@ -91,6 +94,47 @@ def test_a_file_that_is_wrong_is_refused_by_its_place(file, text, says):
     file.write_text(text)
     with pytest.raises(InvalidInput, match=says):
         read_keys(file)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+@pytest.mark.parametrize(("mode", "taken"), [(0o600, True), (0o640, True), (0o604, False),
+                                             (0o602, False), (0o644, False)])  # fmt: skip
+def test_a_file_that_others_can_read_or_write_is_refused(file, mode, taken):
+    file.chmod(mode)
+    if taken:
+        assert len(read_keys(file)) == 2
+    else:
+        with pytest.raises(InvalidInput, match=r"others can get at these keys; chmod 600"):
+            read_keys(file)
+
+
+def test_wrong_keys_wait_the_longer_the_more_there_were(monkeypatch):
+    clock, wrong = [1000.0], WrongKeys()
+    monkeypatch.setattr(keys, "monotonic", lambda: clock[0])
+    assert [wrong.wait() for _ in range(3)] == pytest.approx([0.2, 0.4, 0.6])
+    clock[0] += 60
+    assert wrong.wait() == pytest.approx(0.2)
+    assert max(wrong.wait() for _ in range(1000)) == pytest.approx(keys.MOST)
+
+
+@pytest.mark.parametrize("header", ["authorization", "x-api-key"])
+def test_a_wrong_key_waits_for_its_answer(models, file, monkeypatch, header):
+    monkeypatch.setattr(keys, "STEP", 0.3)
+    with serving(*models, keys=read_keys(file)) as address:
+        for step in (1, 2):
+            start = perf_counter()
+            found = httpx.get(f"{address}/v1/models", headers={header: "Bearer wrong"})
+            assert found.status_code == 401 and perf_counter() - start >= 0.3 * step
+
+
+def test_nobody_else_waits_and_who_leaves_keeps_nothing(models, file, monkeypatch):
+    """A server stops only when all its answers are done."""
+    monkeypatch.setattr(keys, "STEP", 2 * HANGING)
+    with serving(*models, keys=read_keys(file)) as address:
+        with bare(address, chat(), key="wrong"):
+            assert ask(address, "sesame").status_code == 200
+            assert httpx.get(f"{address}/v1/models").status_code == 401  # it shows none
+        assert ask(address, "sesame").status_code == 200
 
 
 def test_two_names_of_one_key_are_refused(models):

@@ -13,6 +13,7 @@ from ane_book.runtime import Session
 from ane_serve.app import create_app
 from ane_serve.pool import bundle_model
 import httpx
+from openai.types.responses import ResponseFailedEvent
 import pytest
 
 
@@ -119,6 +120,26 @@ class TestBound:
         assert response.status_code == 200 and len(events) > 2
         last = json.loads(events[-1].removeprefix("data: "))
         assert f"within {seconds} s" in last["error"]["message"]
+
+    def test_the_newer_api_tells_it_as_an_event(self, held):
+        body = {"input": "Hi", "stream": True, "temperature": 0}
+        for seconds in (1, 4, 16, 64):
+            app = create_app([held.model], seconds=seconds)
+            held.hold()
+            with served(app) as address:
+                held.let(8)
+                path = f"{address}/v1/responses"
+                with httpx.stream("POST", path, json=body, timeout=HANGING) as response:
+                    *events, last = response.read().decode().strip().split("\n\n")
+                held.let()
+                idle(app)
+            if len(events) > 2:
+                break
+        head, _, data = last.partition("\n")
+        assert head == "event: response.failed"
+        event = ResponseFailedEvent.model_validate_json(data.removeprefix("data: "))
+        assert event.sequence_number == len(events) and event.response.status == "failed"
+        assert f"within {seconds} s" in event.response.error.message
 
 
 class TestGone:

@@ -375,12 +375,20 @@ class TestSession:
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files, while a server changes them."""
-    total = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() else 0
-    return total
+    """Bytes of all files, while a server changes them: two looks alike, so that none is counted
+    which came when another had left."""
+
+    def look() -> dict[Path, int]:
+        sizes = {}
+        for path in folder.rglob("*"):
+            with suppress(FileNotFoundError):
+                sizes[path] = path.stat().st_size if path.is_file() else 0
+        return sizes
+
+    seen = look()
+    while (again := look()) != seen:
+        seen = again
+    return sum(seen.values())
 
 
 def metric(address: str, name: str, place: str) -> float:

@@ -1,8 +1,10 @@
-"""Which functions a session in Swift loads, warms and calls, in every kind of bundle."""
+"""Which functions a session in Swift loads, warms and calls, in every kind of bundle: those of its
+plan."""
 
 import json
 import subprocess
 
+from ane_book.conversion.plan import plan
 import pytest
 from swift_tables import add_tables
 from test_swift_session import FORMS, KINDS
@@ -27,19 +29,12 @@ def test_what_can_be_called_is_loaded_and_warmed(form, test_host, tiny_bundle):
     bundle = tiny_bundle("llama", **(FORMS | MORE)[form])[1]
     said = functions(test_host, bundle)
     assert said["loaded"] == said["warmed"] == said["called"]
-    manifest = bundle.manifest
-    every = {
-        f"{p.package.removesuffix('.mlpackage')} {f}"
-        for p in manifest.packages
-        for f in p.functions
+    planned = plan(bundle.config, bundle.recipe)
+    assert set(said["loaded"]) == {
+        f"{program.package.removesuffix('.mlpackage')} {name}"
+        for program in planned.programs
+        for name in planned.called(program)
     }
-    left = every - set(said["loaded"])
-    heads = {part.package.removesuffix(".mlpackage") for part in manifest.head}
-    assert {name for name in left if name.split()[0] in heads and "prefill" in name} == {
-        f"{head} prefill" for head in heads if "prefill" in manifest.functions
-    }
-    if "verify" not in manifest.functions:
-        assert all("prefill" in name for name in left)
 
 
 @pytest.mark.parametrize("family", KINDS)

@@ -76,6 +76,17 @@ def test_tokens_are_those_of_python(name, draws, tmp_path):
         assert draws(tmp_path / "logits", 700, settings)["token_ids"] == expected, seed
 
 
+@pytest.mark.parametrize("name", ["temperature", "top-k", "top-p", "top-k and top-p"])
+def test_tokens_at_a_real_vocabulary(name, draws, tmp_path):
+    """200 of SmolLM2's. With probabilities in float32 one in a hundred was another token."""
+    rows = np.random.default_rng(1).standard_normal((200, 49_152)).astype(np.float16)
+    rows.tofile(tmp_path / "logits")
+    settings = {"temperature": 1.0, "seed": 1} | SETTINGS[name]
+    sampler = Sampler(checked(Sampling, settings))
+    expected = [sampler(row.astype(np.float32)) for row in rows]
+    assert draws(tmp_path / "logits", 49_152, settings)["token_ids"] == expected
+
+
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_what_is_no_number_is_no_token(wrong, draws, tmp_path):
     np.array([1, 2, wrong, 3], np.float16).tofile(tmp_path / "logits")

@@ -145,15 +145,6 @@ def test_long_runs_take_no_more_time_than_other_texts(ask, name):
     compare([s[:9] for s in samples], [reply["ids"] for reply in replies], ids)
 
 
-@pytest.mark.parametrize("name", ["smollm2", "gemma", "minilm"])
-def test_ids_of_tokens(ask, name):
-    right = reference(name)
-    tokens = [right.id_to_token(i) for i in range(0, right.get_vocab_size(), 97)]
-    tokens = [t for t in tokens if name != "smollm2" or t.isascii()] + ["no such token", "é\u0301"]
-    replies = ask(name, [{"id": token} for token in tokens])
-    compare(tokens, [r["id"] for r in replies], [right.token_to_id(t) for t in tokens])
-
-
 REFUSED = [
     (("model", "type"), "Unigram", "Unigram"),
     (("model", "dropout"), 0.1, "dropout 0.1"),

@@ -2,8 +2,7 @@
 they publish, and the weights that each packed form stands for.
 
 A packer takes a matrix (out, in) and returns the parts that are stored in its place, by what
-follows the module's name, and the matrix that they stand for. A mistake is one that a reader might
-make: the parts are packed by it, and must not be read back as the right matrix.
+follows the module's name, and the matrix that they stand for.
 """
 
 from collections.abc import Callable
@@ -42,9 +41,9 @@ def along_rows(matrix: np.ndarray, bits: int, order: list[int] | None = None) ->
     return torch.tensor(rows, dtype=torch.int32)
 
 
-def down_columns(matrix: np.ndarray, bits: int, order: list[int] | None = None) -> torch.Tensor:
+def down_columns(matrix: np.ndarray, bits: int) -> torch.Tensor:
     """Pack runs of each column: (n, columns) -> (n * bits / 32, columns)."""
-    return along_rows(matrix.T, bits, order).T.contiguous()
+    return along_rows(matrix.T, bits).T.contiguous()
 
 
 def grouped(weight: np.ndarray, bits: int, symmetric: bool, groups: np.ndarray):
@@ -70,55 +69,51 @@ def turned(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array.T.copy())
 
 
-def awq(weight: np.ndarray, mistake: str = "") -> tuple[Parts, np.ndarray]:
+def awq(weight: np.ndarray) -> tuple[Parts, np.ndarray]:
     groups = np.arange(weight.shape[1]) // GROUP
     integers, scale, zero, stand_for = grouped(weight, 4, False, groups)
-    order = [0, 1, 2, 3, 4, 5, 6, 7] if mistake == "order" else [0, 2, 4, 6, 1, 3, 5, 7]
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
     return {
         "qweight": along_rows(integers.T, 4, order),
-        "qzeros": along_rows(zero.T - (mistake == "zero") & 15, 4, order),
+        "qzeros": along_rows(zero.T, 4, order),
         "scales": turned(scale).half(),
     }, stand_for
 
 
 def gptq(
-    weight: np.ndarray, mistake: str = "", *, bits=4, symmetric=False, less=1, shuffled=False
+    weight: np.ndarray, *, bits=4, symmetric=False, less=1, shuffled=False
 ) -> tuple[Parts, np.ndarray]:
     """less: what is taken from a zero point before it is stored. shuffled: act-order."""
     groups = np.arange(weight.shape[1]) // GROUP
     if shuffled:
         groups = np.random.default_rng(3).permutation(groups)
     integers, scale, zero, stand_for = grouped(weight, bits, symmetric, groups)
-    stored = zero - (1 - less if mistake == "zero" else less) & (1 << bits) - 1
-    last_first = list(range(32 // bits))[::-1] if mistake == "order" else None
+    stored = zero - less & (1 << bits) - 1
     return {
-        "qweight": down_columns(integers.T, bits, last_first),
+        "qweight": down_columns(integers.T, bits),
         "qzeros": along_rows(stored.T, bits),
         "scales": turned(scale).half(),
-        "g_idx": torch.from_numpy(np.sort(groups) if mistake == "g_idx" else groups).int(),
+        "g_idx": torch.from_numpy(groups).int(),
     }, stand_for
 
 
 def packed(
-    weight: np.ndarray, mistake: str = "", *, bits=4, symmetric=True, shuffled=False
+    weight: np.ndarray, *, bits=4, symmetric=True, shuffled=False
 ) -> tuple[Parts, np.ndarray]:
     """compressed-tensors, "pack-quantized"."""
     groups = np.arange(weight.shape[1]) // GROUP
     if shuffled:
         groups = np.random.default_rng(4).permutation(groups)
     integers, scale, zero, stand_for = grouped(weight, bits, symmetric, groups)
-    last_first = list(range(32 // bits))[::-1] if mistake == "order" else None
-    wrong = 1 if mistake == "zero" else 0
     parts = {
-        "weight_packed": along_rows(integers - wrong & (1 << bits) - 1, bits, last_first),
+        "weight_packed": along_rows(integers, bits),
         "weight_shape": torch.tensor(weight.shape),
         "weight_scale": torch.from_numpy(scale).half(),
     }
     if not symmetric:
         parts["weight_zero_point"] = down_columns(zero, bits)
     if shuffled:
-        order = np.sort(groups) if mistake == "g_idx" else groups
-        parts["weight_g_idx"] = torch.from_numpy(order).int()
+        parts["weight_g_idx"] = torch.from_numpy(groups).int()
     return parts, stand_for
 
 
@@ -126,7 +121,7 @@ def eight_bits(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array.astype(np.float32)).to(torch.float8_e4m3fn)
 
 
-def fp8(weight: np.ndarray, mistake: str = "", *, block=None) -> tuple[Parts, np.ndarray]:
+def fp8(weight: np.ndarray, *, block=None) -> tuple[Parts, np.ndarray]:
     """DeepSeek's: a scale for each block, of which the last ones are smaller, or for all."""
     rows, columns = block or weight.shape
     grid = -(-weight.shape[0] // rows), -(-weight.shape[1] // columns)
@@ -138,14 +133,12 @@ def fp8(weight: np.ndarray, mistake: str = "", *, block=None) -> tuple[Parts, np
             scale[i, j] = abs(weight[own]).max() / 448
             values[own] = eight_bits(weight[own] / scale[i, j]).float().numpy()
             stand_for[own] = values[own] * scale[i, j]
-    stored = 1 / scale if mistake == "inverse" else scale
-    stored = scale.T.copy() if mistake == "transposed" else stored
-    scales = torch.from_numpy(stored) if block else torch.tensor(stored.item())
+    scales = torch.from_numpy(scale) if block else torch.tensor(scale.item())
     return {"weight": eight_bits(values), "weight_scale_inv": scales}, stand_for
 
 
 def scaled(
-    weight: np.ndarray, mistake: str = "", *, strategy="channel", kind="float", symmetric=True
+    weight: np.ndarray, *, strategy="channel", kind="float", symmetric=True
 ) -> tuple[Parts, np.ndarray]:
     """compressed-tensors, "float-quantized" and "int-quantized"."""
     top, zero = 448 if kind == "float" else 127, np.zeros((len(weight), 1))
@@ -162,23 +155,19 @@ def scaled(
     else:
         values = torch.from_numpy(np.rint(weight / wide + zero).clip(-128, 127)).to(torch.int8)
     stand_for = ((values.float().numpy() - zero) * wide).astype(np.float32)
-    if mistake == "transposed":
-        scale = scale.T.contiguous()
     parts = {"weight": values, "weight_scale": scale}
     if not symmetric:
-        wrong = -zero if mistake == "zero" else zero
-        parts["weight_zero_point"] = torch.from_numpy(wrong).to(torch.int8)
+        parts["weight_zero_point"] = torch.from_numpy(zero).to(torch.int8)
     return parts, stand_for
 
 
 @dataclass(frozen=True)
 class Form:
-    """A packer, what `quantization_config` says of it, and the mistakes that it can make."""
+    """A packer, and what `quantization_config` says of it."""
 
     settings: dict
     pack: Callable[..., tuple[Parts, np.ndarray]]
     options: dict = field(default_factory=dict)
-    mistakes: tuple[str, ...] = ()
 
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": [KEPT]}
@@ -198,41 +187,37 @@ PACKED = {"type": "int", "strategy": "group", "group_size": GROUP}
 FLOAT, INT = {"num_bits": 8, "type": "float"}, {"num_bits": 8, "type": "int"}
 
 FORMS = {
-    "fp8": Form(FP8 | {"weight_block_size": [40, 48]}, fp8, {"block": (40, 48)},
-                ("inverse", "transposed")),
-    "fp8-tensor": Form(FP8, fp8, {}, ("inverse",)),
-    "float-channel": Form(compressed("float-quantized", strategy="channel", **FLOAT), scaled, {},
-                          ("transposed",)),
+    "fp8": Form(FP8 | {"weight_block_size": [40, 48]}, fp8, {"block": (40, 48)}),
+    "fp8-tensor": Form(FP8, fp8),
+    "float-channel": Form(compressed("float-quantized", strategy="channel", **FLOAT), scaled),
     "float-tensor": Form(compressed("float-quantized", strategy="tensor", **FLOAT), scaled,
                          {"strategy": "tensor"}),
     "int-channel": Form(compressed("int-quantized", strategy="channel", **INT), scaled,
-                        {"kind": "int"}, ("transposed",)),
+                        {"kind": "int"}),
     "int-asymmetric": Form(compressed("int-quantized", strategy="channel", **INT), scaled,
-                           {"kind": "int", "symmetric": False}, ("zero",)),
-    "packed": Form(compressed("pack-quantized", num_bits=4, **PACKED), packed, {},
-                   ("order", "zero")),
-    "packed-8": Form(compressed("pack-quantized", num_bits=8, **PACKED), packed, {"bits": 8},
-                     ("order", "zero")),
+                           {"kind": "int", "symmetric": False}),
+    "packed": Form(compressed("pack-quantized", num_bits=4, **PACKED), packed),
+    "packed-8": Form(compressed("pack-quantized", num_bits=8, **PACKED), packed, {"bits": 8}),
     "packed-asymmetric": Form(compressed("pack-quantized", num_bits=4, **PACKED), packed,
-                              {"symmetric": False, "shuffled": True}, ("order", "zero", "g_idx")),
-    "awq": Form(AWQ, awq, {}, ("order", "zero")),
-    "gptq": Form(GPTQ, gptq, {}, ("order", "zero")),
-    "gptq-8": Form(GPTQ | {"bits": 8}, gptq, {"bits": 8}, ("order", "zero")),
-    "gptq-v2": Form(GPTQ | {"checkpoint_format": "gptq_v2"}, gptq, {"less": 0}, ("zero",)),
-    "gptq-act-order": Form(GPTQ | {"desc_act": True}, gptq, {"shuffled": True}, ("g_idx",)),
-    "gptq-symmetric": Form(GPTQ | {"sym": True}, gptq, {"symmetric": True}, ("order",)),
+                              {"symmetric": False, "shuffled": True}),
+    "awq": Form(AWQ, awq),
+    "gptq": Form(GPTQ, gptq),
+    "gptq-8": Form(GPTQ | {"bits": 8}, gptq, {"bits": 8}),
+    "gptq-v2": Form(GPTQ | {"checkpoint_format": "gptq_v2"}, gptq, {"less": 0}),
+    "gptq-act-order": Form(GPTQ | {"desc_act": True}, gptq, {"shuffled": True}),
+    "gptq-symmetric": Form(GPTQ | {"sym": True}, gptq, {"symmetric": True}),
     "gptq-v2-unsaid": Form(GPTQ | {"sym": True}, gptq, {"symmetric": True, "less": 0}),
 }  # fmt: skip
 
 
-def quantise(folder: Path, form: Form, mistake: str = "") -> dict[str, np.ndarray]:
+def quantise(folder: Path, form: Form) -> dict[str, np.ndarray]:
     """Store a folder's projections in a form, but for `KEPT`; the state that it then stands for."""
     file = folder / "model.safetensors"
     stored, state = load_file(file), {}
     for name, value in list(stored.items()):
         state[name] = value.float().numpy()
         if name.endswith("_proj.weight") and not name.startswith(KEPT):
-            parts, state[name] = form.pack(state.pop(name), mistake, **form.options)
+            parts, state[name] = form.pack(state.pop(name), **form.options)
             del stored[name]
             module = name.removesuffix("weight")
             stored |= {module + part: tensor for part, tensor in parts.items()}

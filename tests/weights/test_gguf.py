@@ -123,9 +123,15 @@ def test_gguf_defaults_and_rope_scaling(tmp_path):
     absent = {"qwen2.rope.freq_base": None, "qwen2.attention.key_length": None}
     config = open_source(write_gguf(tmp_path / "a.gguf", model, metadata=absent)).config()
     assert config["rope_theta"] == 10000.0 and config["head_dim"] == 16
-    linear = {"qwen2.rope.scaling.type": "linear", "qwen2.rope.scaling.factor": 4.0}
-    config = open_source(write_gguf(tmp_path / "b.gguf", model, metadata=linear)).config()
-    assert config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+    factor = {"qwen2.rope.scaling.factor": 4.0}
+    for i, linear in enumerate((  # the later two are of older files
+        {"qwen2.rope.scaling.type": "linear"} | factor, factor, {"qwen2.rope.scale_linear": 4.0}
+    )):  # fmt: skip
+        config = open_source(write_gguf(tmp_path / f"{i}.gguf", model, metadata=linear)).config()
+        assert config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+    none = {"qwen2.rope.scaling.type": "none"} | factor
+    config = open_source(write_gguf(tmp_path / "n.gguf", model, metadata=none)).config()
+    assert config["rope_scaling"] is None
 
 
 #: `rope_scaling` of config.json, and what llama.cpp's converter makes of it.
@@ -331,6 +337,7 @@ REFUSED = {
             "architecture": "bert", "metadata": {"bert.pooling_type": 1}
         },
         "llama with a pooling_type makes vectors or scores": entries({"pooling_type": 3}),
+        "one of 3 files of a model.* --merge FIRST_FILE": {"metadata": {"split.count": 3}},
         r"architecture \['llama'\] is not": {"metadata": {"general.architecture": ["llama"]}},
         "tensor output_norm.weight has type I32": {"types": {NORM: Type.I32}},
         "head_count_kv differs between": entries({"attention.head_count_kv": [2, 1]}),

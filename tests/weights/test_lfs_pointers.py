@@ -9,7 +9,6 @@ from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, InvalidPackage, InvalidWeights
 from ane_book.weights import open_source
 from mlprogram import save
-from mlprogram.onnx.file import OnnxGraph
 import pytest
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 81379\n"
@@ -63,9 +62,3 @@ def test_a_file_of_weights(tmp_path):
     (tmp_path / "m.gguf").write_text(POINTER)
     message = refused("convert", tmp_path / "m.gguf", "--out", tmp_path / "b")
     assert "m.gguf: a pointer of Git LFS" in message
-
-
-def test_a_graph(tmp_path):
-    (tmp_path / "m.onnx").write_text(POINTER)
-    with pytest.raises(InvalidWeights, match=says(tmp_path / "m.onnx")):
-        OnnxGraph(tmp_path / "m.onnx")

@@ -56,8 +56,8 @@ class WiredBytes:
     """What the loaded programs of a plan hold on a device, in bytes.
 
     The weights are counted twice, since no machine of this project could measure which is true:
-    `shared` is each package once, `copied` once for each of `functions`, all functions of all
-    packages, which a session loads, as Core ML is reported to do (claim `functions-memory`).
+    `shared` is each package once, `copied` once for each of `functions`, those of all packages that
+    an answer calls, as Core ML is reported to do (claim `functions-memory`).
     caches: of one conversation in the longest cache, kept in states or by the host, with tails and
     memory. adapter: of the inputs that the host keeps for a LoRA adapter. The host's embedding is
     not in it: it is mapped, and the system can drop its pages.
@@ -178,11 +178,25 @@ class Plan:
             return self.recipe.calls
         return {name: CallShape(T) for name, T in self.recipe.widths.items()}
 
+    def called(self, program: Program) -> list[str]:
+        """The functions of a program's package that answers call, which an app loads and no more.
+
+        The head runs for a prompt's last token alone, in `decode`. Where there is `verify` it takes
+        the single tokens of the layers, but for a block at the context's end that is not whole.
+        """
+        names, recipe = list(self.functions(program)), self.recipe
+        if program in self.head:
+            return [name for name in names if name != "prefill"]
+        if recipe.verify is None:
+            return names
+        last = ["decode"] if recipe.context % recipe.verify > 1 else []  # the last token never runs
+        return [name for name in names if name in last or not name.startswith("decode")]
+
     @cached_property
     def wired(self) -> WiredBytes:
         """What the loaded programs hold on a device, with both counts of the weights; experts that
         are programs of their own are all counted as loaded."""
-        counts = [(len(self.functions(program)), program.bytes) for program in self.programs]
+        counts = [(len(self.called(program)), program.bytes) for program in self.programs]
         return WiredBytes(
             functions=sum(count for count, _ in counts),
             shared=self.weight_bytes,

@@ -106,8 +106,8 @@ def check_limit(files: tuple[int, ...], recipe: Recipe, what: str) -> None:
     """Raise InvalidInput for weight files that are more than a program may have."""
     if (size := sum(files)) > recipe.shard_limit:
         raise InvalidInput(
-            f"{what} has {size / 1e6:.1f} MB of weights, more than the shard limit of "
-            f"{recipe.shard_limit / 1e6:.1f} MB; raise the limit"
+            f"{what} has {size:,} bytes of weights, more than the shard limit of "
+            f"{recipe.shard_limit:,}; raise the limit"
         )
 
 

@@ -40,6 +40,8 @@ def check_place(target: Path) -> None:
         here = Path.cwd().resolve()
     if "\0" in str(target):
         what = f"is no path; {ELSEWHERE}"
+    elif target.suffix in (".mlpackage", ".mlmodelc", ".aimodel"):
+        what = f"names one program, and a bundle is a folder of several; leave {target.suffix} out"
     elif target.is_symlink():
         what = f"is a symbolic link; name the folder that it leads to, or {ELSEWHERE}"
     elif target.exists() and not target.is_dir():

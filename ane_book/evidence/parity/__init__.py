@@ -118,7 +118,7 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
         )
     exact = weights is not None or bundle.recipe.is_plain
     single, half = ([s for s in stages if s.precision == which] for which in ("fp32", "fp16"))
-    passed = f"cosine {_least(half):.6f} or more to PyTorch in half precision"
+    passed = f"cosine to PyTorch {_least(half):.6f} at least in half precision"
     if exact:
         passed = f"{percent(_most(single))} off PyTorch at most in single precision, {passed}"
     else:

@@ -221,7 +221,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     @app.post("/v1/responses", responses=errors)
     async def responses(request: Request, asked: Annotated[Responses, Body()]):
         """Answer a conversation, in items."""
-        return service.chat(request, asked.chat(), ResponsesShape, given=asked)
+        if kinds := asked.left_out:
+            request.state.note.facts["tools_left_out"] = kinds
+        return service.chat(request, asked.chat(), ResponsesShape, asked.lenient, given=asked)
 
     @app.post("/v1/messages", responses=errors)
     async def messages(request: Request, asked: Annotated[Messages, Body()]):

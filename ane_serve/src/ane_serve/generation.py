@@ -198,7 +198,8 @@ class ServedSession:
     def splitting(self, ask: Ask, ids: list[int]) -> Splitting:
         """Splits an answer to these tokens into its parts."""
         tags = self.session.thought_tags if ask.parts else None
-        return Splitting(self._form, ask.tools, tags, tags is not None and self.session.thinks(ids))
+        begun = tags is not None and self.session.thinks(ids)
+        return Splitting(self._form, ask.tools, ask.choice.must, tags, begun)
 
     def use(self, adapter: Adapter | None, seal: str = "", slots: Slots | None = None) -> None:
         """Answer with this adapter; nothing is kept of what another one, or none, has computed.

@@ -89,7 +89,7 @@ class Jobs:
         client that takes nothing of it for another while counts as one that has left: Gone.
         """
         self._submit(job)
-        gone = asyncio.create_task(_disconnected(receive))
+        gone = asyncio.create_task(disconnected(receive))
         gone.add_done_callback(lambda _: job.leave(Gone()))
         late = f"no answer within {seconds:g} s, the server's limit (--timeout)"
         refusal = Refusal(504, late, code="timeout")
@@ -168,6 +168,7 @@ def _stopping() -> Refusal:
     return Refusal(503, "the server is being stopped", code="stopping", retry=5)
 
 
-async def _disconnected(receive: Callable) -> None:
+async def disconnected(receive: Callable) -> None:
+    """Return when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -6,7 +6,8 @@
     minute = 30      # requests in any 60 s
 
 What goes beyond a limit is refused with 429 and the seconds to wait, which clients heed. A limit is
-for requests that have a body; to list models counts for none.
+for requests that have a body; to list models counts for none. Wrong keys are answered the later,
+the more there were in the last minute.
 """
 
 from collections import deque
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 import hmac
 import math
+import os
 from pathlib import Path
 from time import monotonic
 import tomllib
@@ -25,6 +27,7 @@ from ane_serve.api.refusal import Refusal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 MINUTE = 60.0  # seconds
+STEP, MOST = 0.2, 10.0  # seconds that an answer to a wrong key waits for each in a minute; at most
 
 
 class _Entry(BaseModel):
@@ -52,9 +55,7 @@ class Key:
     @contextmanager
     def used(self) -> Iterator[None]:
         """While a request runs; raises Refusal for one too many."""
-        now = monotonic()
-        while self._begun and self._begun[0] <= now - MINUTE:
-            self._begun.popleft()
+        now = _forget(self._begun)
         if self.running is not None and self._running >= self.running:
             raise _refused(f"{self._running} requests at once, as many as may", 1)
         if self.minute is not None and len(self._begun) >= self.minute:
@@ -66,6 +67,26 @@ class Key:
             yield
         finally:
             self._running -= 1
+
+
+def _forget(moments: deque[float]) -> float:
+    """Drop those that are a minute ago; returns now."""
+    now = monotonic()
+    while moments and moments[0] <= now - MINUTE:
+        moments.popleft()
+    return now
+
+
+class WrongKeys:
+    """The wrong keys of the last minute, whoever showed them; a right one never waits."""
+
+    def __init__(self) -> None:
+        self._shown: deque[float] = deque(maxlen=int(MOST / STEP))
+
+    def wait(self) -> float:
+        """Count one more; returns the seconds that its answer has to wait."""
+        self._shown.append(_forget(self._shown))
+        return len(self._shown) * STEP
 
 
 def _refused(said: str, seconds: int) -> Refusal:
@@ -96,6 +117,8 @@ def check_keys(keys: Sequence[Key]) -> None:
 def read_keys(file: Path) -> list[Key]:
     """The keys in a TOML file; raises InvalidInput, which quotes no key."""
     try:
+        if os.name == "posix" and file.stat().st_mode & 0o007:
+            raise InvalidInput(f"{file}: others can get at these keys; chmod 600 it")
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}") from None

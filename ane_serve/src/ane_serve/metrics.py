@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 import time
-from typing import Any, TypedDict
+from typing import Any
 
 from ane_serve.api.refusal import Refusal
 from ane_serve.jobs import Jobs
@@ -64,13 +64,6 @@ def log_lines() -> None:
         logger.setLevel(level)
 
 
-class _Into(TypedDict):
-    """The arguments that all counters share."""
-
-    registry: CollectorRegistry
-    namespace: str
-
-
 class _OfCaches(Collector):
     """What conversations' caches did for answers, and take, by their place."""
 
@@ -95,7 +88,7 @@ class Metrics:
 
     def __init__(self, jobs: Jobs):
         self._registry = CollectorRegistry()
-        into = _Into(registry=self._registry, namespace="ane_book")
+        into: dict[str, Any] = {"registry": self._registry, "namespace": "ane_book"}
         kinds = ["path", "status"]
         self._requests = Counter("requests", "Requests by path and status.", kinds, **into)
         self._tokens = Counter("tokens", "Tokens by kind.", ["kind"], **into)

@@ -7,15 +7,16 @@ machine's own name, which a foreign name that resolves to this machine (DNS rebi
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 import logging
 import re
 from uuid import uuid4
 
 from ane_serve.api.answers import as_json
 from ane_serve.api.refusal import Refusal
-from ane_serve.keys import Key, find_key
+from ane_serve.jobs import disconnected
+from ane_serve.keys import Key, WrongKeys, find_key
 from ane_serve.metrics import Metrics, Note
 
 OPEN = ("/", "/health")  # paths that need no key
@@ -37,6 +38,7 @@ class Middleware:
     keys: Sequence[Key]
     seconds: float
     body: int
+    wrong: WrongKeys = field(default_factory=WrongKeys)
 
     async def __call__(self, scope: dict, receive: Callable, send: Callable) -> None:
         if scope["type"] != "http":
@@ -46,7 +48,7 @@ class Middleware:
         answered = _Answered(send, note.id, scope["path"])
         scope.setdefault("state", {})["note"] = note
         try:
-            key = self._check(scope)
+            key = await self._check(scope, receive)
             if key is not None:
                 note.facts["key"] = key.name
             with nullcontext() if key is None or scope["method"] != "POST" else key.used():
@@ -68,7 +70,7 @@ class Middleware:
             status = answered.status or 499  # nginx's number for a client that left
             self.metrics.done(note, scope["method"], scope["path"], known, status)
 
-    def _check(self, scope: dict) -> Key | None:
+    async def _check(self, scope: dict, receive: Callable) -> Key | None:
         """The key that a request shows; raises Refusal where its headers do not allow it."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         key = None
@@ -81,6 +83,9 @@ class Middleware:
             given = [shown if scheme.lower() == "bearer" else "", headers.get(b"x-api-key", "")]
             key = next(filter(None, (find_key(self.keys, each) for each in given)), None)
             if key is None:
+                if any(given):
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(disconnected(receive), self.wrong.wait())
                 raise Refusal(401, "the API key is missing or wrong", code="invalid_api_key")
         kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
         if scope["method"] == "POST" and kind != "application/json":

@@ -82,9 +82,11 @@ class TextAnswer(JobAnswer):
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
         headers += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
+        options = self._asked.stream_options
+        counts = options is not None and options.include_usage
         try:
-            async for chunk in self._chunks(events):
-                body = self._shape.sent(chunk)
+            async for chunk in self._chunks(events, counts):
+                body = self._shape.sent({"usage": None} | chunk if counts else chunk)
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         except Refusal as refusal:
             body = self._shape.failed(refusal)
@@ -93,7 +95,7 @@ class TextAnswer(JobAnswer):
             body = self._shape.over
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def _chunks(self, events: AsyncIterator) -> AsyncIterator[dict]:
+    async def _chunks(self, events: AsyncIterator, counts: bool) -> AsyncIterator[dict]:
         shape, begun = self._shape, set()
         for chunk in shape.start():
             yield chunk
@@ -104,8 +106,7 @@ class TextAnswer(JobAnswer):
                     yield chunk
             for chunk in shape.end(step) if isinstance(step, Finished) else shape.piece(step):
                 yield chunk
-        options = self._asked.stream_options
-        if options is not None and options.include_usage:
+        if counts:
             yield shape.last()
 
 

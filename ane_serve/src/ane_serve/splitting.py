@@ -14,14 +14,16 @@ WHITE = " \t\r\n"  # as in grammars of calls
 class Splitting:
     """Takes a text piece by piece; `add` yields pieces of its parts as they become final.
 
-    form: how the model calls these tools. tags: around what it thinks, if it marks that. begun:
-    whether its prompt ended within a thought.
+    form: how the model calls these tools. must: whether it has to call one. tags: around what it
+    thinks, if it marks that. begun: whether its prompt ended within a thought.
     `calls` has the calls so far, {"name": str, "arguments": JSON text} each; `whole` says whether
     none was cut.
     """
 
-    def __init__(self, form: ToolForm, tools: Tools, tags: tuple[str, str] | None, begun: bool):
-        self._form, self._tools = form, tools
+    def __init__(
+        self, form: ToolForm, tools: Tools, must: bool, tags: tuple[str, str] | None, begun: bool
+    ):
+        self._form, self._tools, self._must = form, tools, must
         self._part: str = "reasoning" if begun else "begin" if tags else "content"
         self._think, self._thought = tags or ("", "")
         self._held, self._said = "", False
@@ -45,11 +47,10 @@ class Splitting:
             yield from self._called()
 
     def finish(self) -> Iterator[tuple[Part, str]]:
-        """What was held back; a call that ended before its name was whole is text."""
-        if self._reader is not None and not self.calls:
-            self._held = self._form.opening + self._reader.held
-        if self._held:
-            yield ("reasoning" if self._part == "reasoning" else "content"), self._held
+        """What was held back; nothing of a call that ended before its name was whole."""
+        thinks = self._part == "reasoning"
+        if self._held and (thinks or not self._must):
+            yield ("reasoning" if thinks else "content"), self._held
 
     def _called(self) -> Iterator[CallPart]:
         if self._reader is None:

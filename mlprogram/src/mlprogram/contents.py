@@ -19,12 +19,12 @@ def inspect_package(path: str | Path) -> dict:
     """Describe the functions of a package, and its weights by dtype, in plain JSON values.
 
     Weights count once, however many functions share them; small constants in the program itself do
-    not count. For a pipeline each part is described.
+    not count. For a pipeline each part is described. absent: why a weight file is not there.
     """
     container = open_container(path)
     if container.spec.WhichOneof("Type") == "pipeline":
         return _pipeline(container)
-    return _program(Package(container))
+    return _program(Package(container, weights=False))
 
 
 def _pipeline(container: Container) -> dict:
@@ -53,6 +53,7 @@ def _program(package: Package) -> dict:
         "default_function": package.default_function,
         "functions": {name: _function(f) for name, f in package.functions.items()},
         "weights": weights,
+        "absent": [*package.absent.values()],
     }
 
 
@@ -97,7 +98,7 @@ def package_report(facts: dict, why: bool = False) -> str:
         for n in [entry["tensors"]]
     ]
     parts.append("weights\n" + (table(rows, indent=2) if rows else "  none"))
-    return between.join(parts)
+    return between.join([*parts, *(f"not there: {why}" for why in facts["absent"])])
 
 
 def packages_report(packages: list[dict], why: bool = False) -> str:

@@ -33,6 +33,10 @@ class InvalidPackage(MLProgramError):
     """A file or folder is not a valid package with an ML Program."""
 
 
+class AbsentFile(InvalidPackage):
+    """A file that a package names is not there, or a pointer of Git LFS stands in its place."""
+
+
 class UnsupportedOp(MLProgramError):
     """An ML Program uses an op that the executor does not have."""
 

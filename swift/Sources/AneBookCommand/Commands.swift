@@ -1,4 +1,5 @@
 import AneBook
+import AneBookCaches
 import AneBookExecutor
 import AneBookServe
 import Foundation

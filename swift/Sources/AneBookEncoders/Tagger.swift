@@ -50,16 +50,20 @@ public actor Tagger {
     /// Of each token the number of its label in the best valid sequence, and its probability.
     private func labelled(_ ids: [Int32]) throws -> [(label: Int, score: Float)] {
         guard let wrong = ids.first(where: { !(0..<Int32(bundle.embedding.rows) ~= $0) }) else {
-            var best = Viterbi(labels), rows: [[Float]] = [], found: [Int] = []
+            var best = Viterbi(labels), rows: ArraySlice<[Float]> = [], found: [(label: Int, score: Float)] = []
             try eachWindow(ids.count) { tokens, kept in
                 let own = try scores(ids[tokens], start: tokens.lowerBound)[kept].map(logSoftmax)
                 rows += own
-                found += best.push(own)
+                found += scored(best.push(own), &rows)
             }
-            found += best.finish()
-            return zip(found, rows).map { ($0, exp($1[$0])) }
+            return found + scored(best.finish(), &rows)
         }
         throw AneBookError.invalidInput("token id \(wrong) is outside the vocabulary of \(bundle.embedding.rows)")
+    }
+
+    /// The next tokens' labels with their probabilities; their rows (N,) are needed no more.
+    private func scored(_ labels: [Int], _ rows: inout ArraySlice<[Float]>) -> [(label: Int, score: Float)] {
+        labels.map { ($0, exp(rows.removeFirst()[$0])) }
     }
 
     /// Calls `body` with the tokens of each window, and those of it whose labels are kept.

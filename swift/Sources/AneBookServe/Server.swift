@@ -26,6 +26,7 @@ public struct Server: Sendable {
     /// may open. Throws `invalidInput` where one cannot be used.
     public func run(port: UInt16?, socket path: String?) async throws -> Bool {
         signal(SIGPIPE, SIG_IGN)
+        guard stops.read >= 0 else { throw AneBookError.backendUnavailable("no pipe for signals: close some files") }
         var listening: [Int32] = [], places: [String] = []
         if let port {
             let (socket, port) = try listen(port: port)
@@ -123,8 +124,7 @@ private final class Count: Sendable {
 /// A pipe into which signals write.
 private let stops: (read: Int32, write: Int32) = {
     var ends: [Int32] = [0, 0]
-    pipe(&ends)
-    return (ends[0], ends[1])
+    return pipe(&ends) == 0 ? (ends[0], ends[1]) : (-1, -1)
 }()
 
 /// Which descriptors have something to read, waiting so many milliseconds for the first; -1: for ever.

@@ -1,4 +1,5 @@
 import AneBook
+import AneBookCaches
 import AneBookEncoders
 import Foundation
 

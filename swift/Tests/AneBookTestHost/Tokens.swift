@@ -6,8 +6,8 @@ import Foundation
 /// `{"text": t, "special": bool}` or `{"bytes": base64, "special": bool}` gives `{"ids": [...]}`;
 /// `{"locate": t}` gives `{"ids": [[id, start, end], ...]}`; `{"ids": [...]}` gives `{"text": t}`;
 /// `{"stream": [...], "stop": [...]}` gives `{"parts": [...], "stopped": bool}`, its last part what
-/// came at the end; `{"id": token}` gives `{"id": number or null}`; `{"file": path, "rounds": n}`
-/// gives the seconds that it takes to open the tokenizer and to encode that file, each of n times.
+/// came at the end; `{"file": path, "rounds": n}` gives the seconds that it takes to open the tokenizer
+/// and to encode that file, each of n times.
 func tokens(_ path: String) throws {
     let url = URL(fileURLWithPath: path)
     let tokenizer = try Tokenizer(contentsOf: url)
@@ -32,7 +32,8 @@ private func answer(_ request: [String: Any], _ tokenizer: Tokenizer) throws -> 
         return ["ids": try tokenizer.encode(text, addSpecialTokens: special).map { Int($0) }]
     }
     if let text = request["bytes"] as? String, let data = Data(base64Encoded: text) {
-        return ["ids": try tokenizer.encode([UInt8](data), addSpecialTokens: special).map { Int($0) }]
+        let text = String(decoding: data, as: UTF8.self)
+        return ["ids": try tokenizer.encode(text, addSpecialTokens: special).map { Int($0) }]
     }
     if let text = request["locate"] as? String {
         let tokens = try tokenizer.locate(text)
@@ -40,9 +41,6 @@ private func answer(_ request: [String: Any], _ tokenizer: Tokenizer) throws -> 
     }
     if let ids = request["ids"] as? [Int] {
         return ["text": tokenizer.decode(ids.map { Int32(truncatingIfNeeded: $0) })]
-    }
-    if let token = request["id"] as? String {
-        return ["id": tokenizer.id(of: token).map { Int($0) } as Any? ?? NSNull()]
     }
     guard let ids = request["stream"] as? [Int] else {
         throw AneBookError.invalidInput("a request that is none: \(request.keys.sorted())")

@@ -2,6 +2,7 @@ import Foundation
 import Testing
 
 @testable import AneBook
+@testable import AneBookCaches
 
 @Suite struct SafetensorsTests {
     private let folder = FileManager.default.temporaryDirectory.appendingPathComponent("tensors-\(UUID())")

@@ -65,15 +65,12 @@ import Testing
         let whole = begin + [message("assistant", "CD")]
         _ = try await session.respond(to: .messages(whole + [message("user", "aQ")]), options)
         #expect(await session.position == 9)
-        try await session.reset(to: whole)
-        #expect(await session.position == 5)  // WABCD, and not the next one's a
         let next = try await session.respond(to: .messages(whole + [message("user", "xy")]), options)
-        #expect(next.prefilled == 2 && next.text == "z{|")
-        try await session.reset(to: begin)
-        #expect(await session.position == 3)
-        try await session.reset(to: [begin[0]])
-        #expect(await session.position == 1)
-        await #expect(throws: AneBookError.self) { try await session.reset(to: [message("tool", "x")]) }
+        #expect(next.prefilled == 2 && next.text == "z{|")  // WABCD stays
+        try await session.rewind(to: 3)
+        #expect(try await session.respond(to: .messages(begin), options).prefilled == 1)
+        try await session.reset()
+        #expect(await session.position == 0)
     }
 
     /// Whoever reads a stream in a task that is cancelled is told by nothing but its last event.

@@ -64,7 +64,6 @@ struct SmallTokenizer {
 @Suite struct TokenizerTests {
     @Test func mergesInTheOrderOfRanksAndSplitsAtSpaces() throws {
         let tokenizer = try SmallTokenizer().opened()
-        #expect(tokenizer.vocabularySize == 260)
         #expect(try tokenizer.encode("abc ab", addSpecialTokens: true) == [258, 257, 32, 256])
         #expect(try tokenizer.encode("", addSpecialTokens: false) == [])
         #expect(tokenizer.decode([258, 257, 32, 256, 9999, -1]) == "abc ab")
@@ -75,9 +74,6 @@ struct SmallTokenizer {
         #expect(
             try tokenizer.encode("x  <tool> <end>", addSpecialTokens: false) == [120, 259, 258])
         #expect(try tokenizer.encode("<too", addSpecialTokens: false).count == 4)
-        #expect(tokenizer.id(of: "<tool>") == 259)
-        #expect(tokenizer.id(of: "abc") == 257)
-        #expect(tokenizer.id(of: "abcd") == nil)
     }
 
     @Test func equalTextsOfOtherScalarsAreOtherTokens() throws {
@@ -86,12 +82,6 @@ struct SmallTokenizer {
         let composed = try tokenizer.encode("\u{E9}", addSpecialTokens: false)
         #expect(composed == [0xC3, 0xA9])
         #expect(try tokenizer.encode("e\u{301}", addSpecialTokens: false) != composed)
-    }
-
-    @Test func brokenBytesCountAsReplacementCharacters() throws {
-        let tokenizer = try SmallTokenizer().opened()
-        let ids = try tokenizer.encode([0x61, 0xFF] as [UInt8], addSpecialTokens: false)
-        #expect(ids == [0x61, 0xEF, 0xBF, 0xBD])
     }
 
     @Test func placesCountScalars() throws {

@@ -9,7 +9,6 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram.ane import faults
 from mlprogram.ane.faults.fix import mendable
-from mlprogram.ane.faults.patterns import PATTERNS
 from mlprogram.ane.laws.rule import Rule
 
 TARGET = ct.target.iOS18
@@ -52,8 +51,7 @@ def saved(made, path: Path, passes: bool = False) -> Path:
 
 def alone(fault: str) -> Mapping[str, Rule]:
     """One fault, found by its pattern in whatever is made by whoever."""
-    if fault not in PATTERNS:
-        return {fault: mendable()[fault]}
-    some = faults.load()["pow-two"]
-    claim = replace(some.claim, id=fault)
-    return {fault: replace(some, claim=claim, find=lambda graph, _: PATTERNS[fault](graph))}
+    known = mendable()[fault]
+    if not isinstance(known, faults.Fault):
+        return {fault: known}
+    return {fault: replace(known, of="Core ML", find=lambda graph, _: known.look(graph))}

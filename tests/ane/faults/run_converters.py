@@ -16,7 +16,6 @@ import tempfile
 from _converters import CASES, Case, agrees, expected
 import mlprogram
 from mlprogram.ane.faults.fault import load
-from mlprogram.ane.faults.patterns import PATTERNS
 from mlprogram.ane.faults.versions import version
 from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.errors import InvalidInput, InvalidPackage
@@ -49,7 +48,7 @@ def judged(path: Path, name: str, case: Case) -> dict:
     """What the executor computes with a package, beside PyTorch; and whether the fault is seen."""
     (package,) = read_programs(path)
     graph = ProgramGraph(package, package.functions["main"])
-    met = any(True for _ in PATTERNS[name](graph))
+    met = any(True for _ in load()[name].look(graph))
     try:
         program = mlprogram.open(str(path), precision="fp16" if case.half else "fp32")
         values = dict(zip(program.inputs, (x.numpy() for x in case.inputs), strict=True))

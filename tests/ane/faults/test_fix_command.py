@@ -38,13 +38,13 @@ def test_the_exit_code_is_of_what_is_left(package, fail_on, code):
 
 
 def test_the_system_and_the_version_that_are_asked_for_are_named(package):
-    head = run(package, "--system", "macos26", "--coremltools", "9.0").stdout.splitlines()[0]
+    head = run(package, "--os", "macos26", "--coremltools", "9.0").stdout.splitlines()[0]
     assert head.endswith("and up; asked for macos26; asked for coremltools 9.0")
 
 
 @pytest.mark.parametrize("more", [[], ["--fix", "c.mlpackage"]], ids=["look", "fix"])
 def test_a_system_that_does_not_read_the_package_is_refused(package, more):
-    refused = run(package, "--system", "macos14", *more).exception
+    refused = run(package, "--os", "macos14", *more).exception
     assert isinstance(refused, InvalidInput) and "macos14 does not read it" in str(refused)
 
 

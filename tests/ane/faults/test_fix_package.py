@@ -208,51 +208,6 @@ def test_an_identity_that_may_be_meant_stays(tmp_path):
     assert (found == -4).all()
 
 
-def _ops(spec, kind):
-    (block,) = spec.mlProgram.functions["main"].block_specializations.values()
-    return [operation for operation in block.operations if operation.type == kind]
-
-
-def test_a_pattern_refuses_what_an_op_cannot_have(tmp_path):
-    def scalar(spec):
-        del _ops(spec, "softmax")[0].outputs[0].type.tensorType.dimensions[:]
-        _ops(spec, "softmax")[0].outputs[0].type.tensorType.rank = 0
-
-    path = saved(tmp_path, lambda _, x: mb.exp(x=mb.softmax(x=x)), edit=scalar)
-    with pytest.raises(InvalidPackage, match="cannot have, where attention-batch is looked for"):
-        laws.check(path, faults.load())
-
-
-def test_a_rewrite_leaves_what_an_op_cannot_have(tmp_path):
-    def one_axis(spec):
-        names = [op.inputs["axes"].arguments[0].name for op in _ops(spec, "reduce_log_sum_exp")]
-        (axes,) = (op for op in _ops(spec, "const") if op.outputs[0].name in names)
-        for type_ in (axes.outputs[0].type, axes.attributes["val"].type):
-            del type_.tensorType.dimensions[:]
-            type_.tensorType.rank = 0
-
-    path = saved(tmp_path, lambda _, x: mb.reduce_log_sum_exp(x=x, axes=[1]), edit=one_axis)
-    report = fix(path, tmp_path / "b.mlpackage")
-    assert report.out is None and "not those of a sound reduce_log_sum_exp" in report.left[0].left
-
-
-def test_what_torch_would_not_compute_is_left(tmp_path):
-    """An output of another size than the convolution's."""
-
-    def cut(_, x):
-        weight = np.ones((1, 1, 3), np.float16)
-        x = mb.reshape(x=x, shape=[1, 1, 32])
-        pads = {"pad_type": "custom", "pad": [1, 0]}
-        return mb.exp(x=mb.conv_transpose(x=x, weight=weight, strides=[2], **pads))
-
-    def shorter(spec):
-        (one,) = _ops(spec, "conv_transpose")
-        one.outputs[0].type.tensorType.dimensions[2].constant.size -= 1
-
-    report = fix(saved(tmp_path, cut, edit=shorter), tmp_path / "b.mlpackage")
-    assert report.out is None and "torch does not compute what was meant" in report.left[0].left
-
-
 def test_rounding_that_later_ops_enlarge_is_no_other_meaning(tmp_path):
     """Of 4e-6 here, in a program of single precision."""
 

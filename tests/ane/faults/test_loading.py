@@ -45,6 +45,42 @@ def functions_flexible(planted, x):
     return mb.reduce_sum(x=x, axes=[0])
 
 
+def enumerate_both(spec):
+    for feature in spec.description.input:
+        for size in (3, 5):
+            feature.type.multiArrayType.enumeratedShapes.shapes.add(shape=[size, 4])
+
+
+BOTH = FLEXIBLE, ((get_new_symbol(), 4), SINGLE)
+
+
+@cases("enumerated-together", *BOTH, edit=enumerate_both)
+def enumerated_together(planted, x, y):
+    return mb.add(x=mb.reduce_sum(x=x, axes=[0]), y=mb.reduce_sum(x=y, axes=[0]))
+
+
+def range_from(lowest):
+    def edit(spec):
+        ranges = spec.description.input[0].type.multiArrayType.shapeRange.sizeRanges
+        for low, high in ((lowest, 100), (4, 4)):
+            ranges.add(lowerBound=low, upperBound=high)
+
+    return edit
+
+
+@cases(
+    "range-beside-fixed", FLEXIBLE, ROWS, states=STATE, edit=range_from(1), near={"inputs": BOTH}
+)
+def range_beside_fixed(planted, x, y, state):
+    mb.coreml_update_state(state=state, value=mb.read_state(input=state))
+    return mb.add(x=mb.reduce_sum(x=x, axes=[0]), y=y)
+
+
+@cases("slice-of-none", FLEXIBLE, edit=range_from(0))
+def slice_of_none(planted, x):
+    return mb.slice_by_index(x=x, begin=[0, 0], end=[0, 1], end_mask=[True, False])
+
+
 def rename_input(spec):
     function = spec.mlProgram.functions["main"]
     spec.description.input[0].name = function.inputs[0].name = "x.1"

@@ -42,13 +42,6 @@ def test_exit_code(packages, name, options, code):
     assert run(packages / f"{name}.mlpackage", *options).exit_code == code
 
 
-def test_a_folder_with_a_line_of_progress(packages):
-    result = run(packages)
-    assert "error.mlpackage: main, op 1 of 1, conv" in result.stdout
-    assert result.stdout.endswith("1 error, 1 warning, 1 note in 3 packages\n")
-    assert "checked warning.mlpackage (3 of 3)" in result.stderr
-
-
 def test_json_is_all_of_the_output(packages):
     result = run(packages, "--json", GITHUB_ACTIONS="true")
     facts = json.loads(result.stdout)
@@ -76,31 +69,6 @@ def test_sarif_is_written(packages, tmp_path):
 def test_annotations(packages, options, github, annotated):
     result = run(packages / "error.mlpackage", *options, GITHUB_ACTIONS=github)
     assert ("::error file=" in result.stdout) == annotated
-
-
-def test_sarif_that_cannot_be_written_takes_nothing_along(packages, tmp_path):
-    result = run(packages, "--sarif", tmp_path / "none" / "out.sarif")
-    assert result.stdout.endswith("1 error, 1 warning, 1 note in 3 packages\n")
-    assert isinstance(result.exception, FileNotFoundError)
-
-
-def test_text_is_as_wide_as_the_terminal(packages):
-    lines = run(packages, COLUMNS="60").stdout.splitlines()
-    words = [line for line in lines if " " in line.strip()]
-    assert max(map(len, words)) <= 60 < max(map(len, run(packages).stdout.splitlines()))
-
-
-def test_a_deep_folder_and_a_bundle_that_is_being_written(packages, tmp_path):
-    (tmp_path / "other.partial" / "unfinished.mlpackage").mkdir(parents=True)
-    (tmp_path / "sound.mlpackage").symlink_to(packages / "sound.mlpackage")
-    deep = str(tmp_path)
-    for _ in range(1100):  # deeper than Python's stack
-        deep += "/d"
-        os.mkdir(deep)
-    result = run(tmp_path)
-    os.removedirs(deep)  # pytest's own way to delete it recurses too
-    assert result.exit_code == 0, result.exception
-    assert result.stdout.endswith(" in 1 package\n")
 
 
 def test_own_rules(packages, tmp_path):

@@ -17,7 +17,7 @@ from mlprogram import machine
 from mlprogram.ane.mac.child import Outcome, run
 from mlprogram.ane.mac.plan import CoreMLPlan, PlannedOp
 from mlprogram.ane.mac.residency import measure
-from mlprogram.ane.mac.verdict import judge, messages
+from mlprogram.ane.mac.verdict import judge
 import numpy as np
 import pytest
 
@@ -173,15 +173,6 @@ def test_nothing_that_a_child_started_outlives_it(tmp_path):
     until(ended)
 
 
-def test_half_a_line_of_a_child_that_died_is_left_out(tmp_path):
-    script = (
-        "import os, pathlib; f = pathlib.Path(os.environ['MLPROGRAM_FOLDER'], 'events.jsonl'); "
-        'f.write_text(\'{"step": "started", "next": "x"}\\n{"step": "pl\'); os.abort()'
-    )
-    outcome = run([sys.executable, "-c", script], tmp_path, timeout=HANGING, memory=1 << 40)
-    assert outcome.code < 0 and outcome.reached == "x" and len(outcome.events) == 1
-
-
 class TestPlan:
     def test_constants_do_not_count(self):
         ops = [PlannedOp(f"w{i}", "const", None) for i in range(90)]
@@ -202,21 +193,6 @@ class TestPlan:
 
     def test_a_plan_that_says_nothing_is_no_share(self):
         assert CoreMLPlan((PlannedOp("a", "conv", None),)).ane_share is None
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Error: ANECCompile() FAILED",
-        "RuntimeWarning: You will not be able to run predict() on this Core ML model.",
-        "MILCompilerForANE error: failed to compile ANE model",
-        "E5RT: ANECCompile(/private/var/model.mlmodelc) FAILED: err=(",
-        "ANECCompileOffline() failed",
-        "ANE inference: Failed with status=0x1d",
-    ],
-)
-def test_messages_of_compilers_are_known(line):
-    assert messages(f"harmless\n{line}\nharmless") == [line]
 
 
 def test_what_is_no_package_is_told_on_any_machine(tmp_path):

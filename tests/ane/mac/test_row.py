@@ -6,11 +6,7 @@ What a Mac alone can show is not tested here: what Core ML answers.
 import json
 from pathlib import Path
 import re
-import shutil
-import subprocess
 import sys
-import sysconfig
-import venv
 
 from _command import mlprogram as command
 from _command import refused
@@ -57,13 +53,6 @@ def measured(monkeypatch):
         return row
 
     return measure
-
-
-@pytest.mark.long
-def test_the_packages_are_the_same_whenever_they_are_made(packages, tmp_path):
-    again = make(tmp_path)
-    for name, path in packages.items():
-        assert content_hash(path / "Data") == content_hash(again[name] / "Data"), name
 
 
 def test_the_packages_are_those_of_a_row_and_their_predictions_differ(packages):
@@ -211,42 +200,3 @@ class TestTheCommand:
         assert row["unmeasured"] == dict.fromkeys(UNITS[2:], REASONS[0])
         (package,) = row["packages"]
         assert [*package["units"]] == [*UNITS[:2]] and "as_predicted" not in package
-
-    @pytest.mark.long
-    def test_from_a_wheel_in_an_empty_environment(self, tmp_path, monkeypatch):
-        """Which borrows what mlprogram needs, and sees no checkout."""
-        python = installed(tmp_path)
-        monkeypatch.delenv("PYTHONPATH", raising=False)
-        empty = tmp_path / "empty"
-        empty.mkdir()
-        monkeypatch.chdir(empty)
-        place = subprocess.check_output([python, "-c", "import mlprogram as m; print(m.__file__)"])
-        assert Path(place.decode()).is_relative_to(tmp_path)
-        mac = played(tmp_path, monkeypatch, python)
-        done = mac("well", "-m", "mlprogram", "row", "--timeout", HANGING)
-        assert done.returncode == 0, done.stderr
-        assert not list(empty.iterdir())
-        written, told = done.stdout.split("\n\n")
-        (tmp_path / "row.json").write_text(written)
-        packages = read_row(tmp_path / "row.json")["packages"]
-        assert [package["name"] for package in packages] == [*MADE] and "\nhttps://" in told
-        assert all("failed" not in one for p in packages for one in p["units"].values())
-
-
-def installed(folder: Path) -> Path:
-    """Python of an environment with the wheel of mlprogram, and what it needs from here."""
-    sources, environment = folder / "sources", folder / "venv"
-    left = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
-    shutil.copytree(ROOT / "mlprogram", sources, ignore=left)
-    pip = [sys.executable, "-m", "pip"]
-    build = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, sources]
-    subprocess.run(build, check=True)
-    shutil.rmtree(sources)
-    venv.create(environment, with_pip=False, symlinks=True)
-    python = environment / "bin" / "python"
-    (wheel,) = folder.glob("*.whl")
-    subprocess.run([*pip, "--python", python, "install", "-q", "--no-deps", wheel], check=True)
-    (own,) = environment.glob("lib/python*/site-packages")
-    borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    (own / "borrowed.pth").write_text("\n".join(sorted(borrowed)))
-    return python

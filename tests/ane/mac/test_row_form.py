@@ -6,8 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from _command import mlprogram as command
 from _command import refused
-from mlprogram import machine
-from mlprogram.ane.mac.row import check_row, link, read_row, read_rows, text
+from mlprogram.ane.mac.row import link, read_row, read_rows, text
 from mlprogram.ane.mac.row.form import (
     FORMAT,
     ISSUES,
@@ -173,33 +172,11 @@ def test_the_same_measurement_is_taken_once(tmp_path):
 
 def test_the_command_checks_rows(tmp_path):
     file = sent(tmp_path, a_row())
-    done = command("row", "--check", file)
+    done = command("row", file)
     assert (done.returncode, done.stdout) == (0, "1 row checked: nothing is wrong\n")
-    assert "is no field" in refused("row", "--check", sent(tmp_path, changed("a", 1)), by=command)
-    for words in (["--check"], [file]):
-        assert "mlprogram row --check FILE" in refused("row", *words, by=command)
+    assert "is no field" in refused("row", sent(tmp_path, changed("a", 1)), by=command)
 
 
 def test_rows_that_are_filed_are_sound():
     filed = sorted((ROOT / "research" / "rows").glob("*.json"))
     assert len(read_rows(filed)) == len(filed)
-
-
-@pytest.mark.parametrize("processor", ["x86_64", "arm64"])
-def test_why_there_is_no_engine_is_a_reason_of_a_row(monkeypatch, processor):
-    monkeypatch.setattr(machine, "CAN_PREDICT", True)
-    monkeypatch.setattr(machine.platform, "machine", lambda: processor)
-    monkeypatch.setattr(machine, "_sysctl", lambda name: "1")
-    engine, why = machine.neural_engine()
-    assert not engine
-    row = a_row(unmeasured=dict.fromkeys(UNITS[2:], why))
-    for units in UNITS[2:]:
-        del row["packages"][0]["units"][units]
-    check_row(row)
-
-
-@pytest.mark.parametrize(
-    "chip", ["Apple M4", "Apple M10 Ultra", "Apple A18 Pro", "Apple M1 (Virtual)", "another"]
-)
-def test_chips_of_macs_are_named(chip):
-    check_row(a_row(chip=chip))

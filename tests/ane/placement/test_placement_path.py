@@ -6,8 +6,6 @@ from random import Random
 from mlprogram.ane.placement.path import ANE, LAUNCH, OUTPUT, SWITCH, cost, segments, shortest
 import pytest
 
-CLOSE = 2e-5  # ms: the estimates come with six digits
-
 
 def test_a_graph_must_save_a_quarter_of_a_millisecond():
     """0.125 ms to begin on the ANE and 0.125 to leave it."""

@@ -1,6 +1,5 @@
 """Whole packages: verdict, shares, what is open, what would change it; and as JSON."""
 
-from dataclasses import replace
 import json
 import os
 from pathlib import Path
@@ -14,9 +13,6 @@ from coremltools.converters.mil import Builder as mb
 from mlprogram import save as write
 from mlprogram.ane.placement import place
 from mlprogram.ane.placement.edits import edits
-from mlprogram.ane.placement.estimator import work
-from mlprogram.ane.placement.support import support
-from mlprogram.package.values import TensorType
 from mlprogram.package.weight_file import BlobFile
 import numpy as np
 import pytest
@@ -123,23 +119,6 @@ def test_no_weight_is_read(tmp_path, monkeypatch):
     assert sum(each.op.weight_bytes for each in placement.placed) == 2 * 2 * 64 * 64 * 9
 
 
-def test_a_parameter_that_is_damaged_is_no_parameter(tmp_path):
-    """Whoever opens a package of strangers gets an answer or an error that says why."""
-    path = save(tmp_path / "pool.mlpackage", lambda x: mb.max_pool(
-        x=x, kernel_sizes=[9, 9], strides=[1, 1], pad_type="same"), X)  # fmt: skip
-    (placed,) = place(path).placed
-    assert placed.support.claim == "max-pool"
-    for wrong in (["9", "9"], [], [0, -9], "9", None):
-        op = replace(placed.op, attributes=placed.op.attributes | {"kernel_sizes": wrong})
-        assert support(op).ane is True
-    weight = (TensorType("fp16", (64, 64, 3, 3)),)
-    op = replace(placed.op, type="conv", constants={"weight": weight})
-    spread = replace(op, attributes={"dilations": [2, 2]})
-    for wrong in (["2", "2"], 0, "two"):
-        assert work(replace(op, attributes={"dilations": wrong})) == work(op)
-    assert work(spread).flops == work(op).flops / 4
-
-
 def test_weights_with_scales_along_their_input_are_open(tmp_path):
     """Reports on them conflict; with one scale a row they are taken."""
     data = np.zeros((64, 64, 1, 1), np.int8)
@@ -165,12 +144,6 @@ def test_a_pipeline_is_placed_part_by_part(folder, tmp_path):
     told = " ".join(result.stdout.split())
     assert "main: 2 programs stay on the CPU, each too small; merged into one" in told
     assert max(map(len, result.stdout.splitlines())) <= 80
-
-
-def test_a_folder_is_placed_whole(folder):
-    facts = json.loads(command("place", folder, "--json").stdout)
-    verdicts = {Path(each["package"]).name: each["verdict"] for each in facts}
-    assert verdicts["four.mlpackage"] == "ANE" and verdicts["two.mlpackage"] == "CPU"
 
 
 def test_the_command(folder):
@@ -204,14 +177,6 @@ def test_a_verdict_says_on_whose_figures_it_stands(folder, chip):
         assert "cpuAndNeuralEngine" in text and f"chip {chip}" in text
         assert max(map(len, text.splitlines())) <= 80
         assert "an M4's estimates" in text, "those of the M6 and the M2 are the M4's too"
-
-
-def test_a_chip_of_which_its_generation_is_known_says_so_and_is_no_surer(folder):
-    assert place(folder / "two.mlpackage", "Apple M4").chip == "m4"  # as a Mac calls it
-    for chip, known in {"m4-max": "m4", "m2-pro": "m2", "a15": "m1", "a19": "any"}.items():
-        own, lent = place(folder / "four.mlpackage", known), place(folder / "four.mlpackage", chip)
-        assert lent.verdict in (own.verdict, "depends")
-        assert lent.stands_on in (own.stands_on, f"as {known}: {own.stands_on}")
 
 
 def test_a_gain_within_what_chips_differ_by_is_open(tmp_path):

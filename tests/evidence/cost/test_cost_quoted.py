@@ -35,13 +35,6 @@ def test_a_figure_stands_beside_the_prediction_of_its_chip(name):
         assert low <= found.tokens_per_second <= high
 
 
-def test_of_another_chip_or_another_model_nothing_is_said():
-    own = planned("hy-mt")
-    assert cost.published(own, find_chip("m4-max")) and not cost.published(own, find_chip("m1"))
-    assert "published" not in dict(cost.rows(own, "m1"))
-    assert not cost.published(planned("hy-mt", num_hidden_layers=31), find_chip("m4-max"))
-
-
 def test_a_family_that_is_not_installed_is_not_asked_for(monkeypatch):
     """`published` looks through all models, and those of ane-families are refused without it."""
     own, chip, asked = planned("hy-mt"), find_chip("m4-max"), []

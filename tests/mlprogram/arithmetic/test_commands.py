@@ -50,22 +50,6 @@ def test_where_two_packages_part_what_it_depends_on_is_named(make, negative):
     assert facts["arithmetic"] == {"mod-sign": ["y"]}
 
 
-def test_where_they_agree_it_is_named_if_asked_for(make, negative):
-    same = [package(make, 4.0), package(make, 4.0), "--inputs", negative]
-    assert SIGN not in mlprogram("diff", *same).stdout
-    lines = mlprogram("diff", *same, "--why").stdout.splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith(SIGN))
-    assert lines[at + 1].startswith("  apple/coremltools#2778: ")
-
-
-def test_one_program_in_both_readings(make):
-    """What a row makes of an input, as numbers."""
-    path = package(make, 4.0)
-    found = diff(*(MLProgram(path, semantics=s) for s in ("reported", "documented")), {"x": X})
-    assert not found.equal and found.first.elements == (-3, 1)
-    assert SIGN in str(found)
-
-
 def test_what_parts_before_the_outputs_is_enough(make):
     """The order of two remainders is the same in both readings, and they are not."""
     two = typed("fp32", 2)

@@ -107,15 +107,6 @@ def test_the_least_number_by_minus_one_wraps(name):
     np.testing.assert_array_equal(run(name, x=x, y=y), expected)
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, np.int32])
-def test_mod_has_the_sign_of_the_dividend_as_on_a_mac(dtype):
-    """Apple's pull request 2778 has these numbers, measured on a Mac; constants fold otherwise."""
-    x, y = np.array([-7, 7, -7, 7], dtype), np.array([2, -2, -2, 2], dtype)
-    found = run("mod", x=x, y=y)
-    assert found.dtype == dtype and found.tolist() == [-1, 1, -1, 1]
-    assert infer("mod", x=x, y=y).tolist() == [1, -1, -1, 1]
-
-
 @pytest.mark.parametrize("optimize", [True, False])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_a_constant_two_to_a_power_is_the_square_of_the_power_as_on_a_mac(make, dtype, optimize):

@@ -181,19 +181,6 @@ def test_crop_resize_in_every_box_mode(box, size, want):
         same(y, np.stack([want, -want])[None, :, None])
 
 
-def test_crop_resize_pads_outside():
-    boxes = np.float32([[0.1, 0.3, 1.3, 1], [0.5, 1.8, 1.0, 0.3], [0.0, 0.4, 0.6, 0.7]])
-    arguments = {"target_width": 2, "target_height": 2, "normalized_coordinates": True,
-                 "sampling_mode": "ALIGN_CORNERS", "pad_value": 10.0}  # fmt: skip
-    want = [3.1, 5.2, 10, 10, 10, 7.9, 10, 13.9, 2.2, 3.1, 9.4, 10.3]
-    y = run("crop_resize", x=IMAGE, boxes=boxes, box_indices=np.zeros(3, np.int32), **arguments)
-    same(y.reshape(-1), want, np.float32, 1e-5)
-    roi = np.concatenate([np.ones((3, 1), np.float32), boxes], 1).reshape(3, 1, 5, 1, 1)
-    y = run("crop_resize", x=np.concatenate([-IMAGE, IMAGE]), roi=roi, **arguments)
-    assert y.shape == (3, 1, 1, 2, 2)
-    same(y.reshape(-1), want, np.float32, 1e-5)
-
-
 @pytest.mark.parametrize(
     "mode, box, want",
     [

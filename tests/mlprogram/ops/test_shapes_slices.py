@@ -246,20 +246,6 @@ def test_slice_by_index_and_slice_update(case):
     same(place.numpy(), want)
 
 
-@pytest.mark.parametrize(
-    "stride, squeeze",
-    [([1, 2, 1], [False, False, True]), ([1, 1, -1], None), ([1, -1, -2], [True, False, False])],
-)
-def test_slices_agree_with_coremltools(stride, squeeze):
-    x = numbers(3, 6, 5)
-    arguments = {"x": x, "begin": [1, -3, 4], "end": [3, 6, 0], "stride": stride,
-                 "end_mask": [False, True, False], "squeeze_mask": squeeze}  # fmt: skip
-    part = theirs("slice_by_index", **arguments)
-    same(run("slice_by_index", **arguments), part, np.float32)
-    arguments["update"] = numbers(*part.shape, seed=1)
-    same(run("slice_update", **arguments), theirs("slice_update", **arguments), np.float32)
-
-
 @pytest.mark.parametrize("axis, size, stride", [(1, 3, 1), (-1, 2, 2), (0, 1, 1)])
 def test_sliding_windows(axis, size, stride):
     x = numbers(2, 5, 4)

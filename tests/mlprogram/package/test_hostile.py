@@ -105,23 +105,6 @@ class TestFiles:
 
 
 class TestProtobuf:
-    def test_every_cut(self, package):
-        whole = (package / MODEL).read_bytes()
-        for length in range(len(whole)):
-            (package / MODEL).write_bytes(whole[:length])
-            with pytest.raises(MLProgramError):
-                run(package)
-
-    def test_every_byte_replaced(self, package):
-        whole = (package / MODEL).read_bytes()
-        for place in range(len(whole)):
-            for byte in (0, 0x7F, 0xFF):
-                (package / MODEL).write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
-                try:
-                    run(package)
-                except MLProgramError:
-                    continue
-
     @pytest.mark.parametrize("kind", ["stateType.wrappedType", "listType.type"])
     @pytest.mark.parametrize("depth", [2, 40, 400])
     def test_types_in_types(self, package, kind, depth):
@@ -142,23 +125,6 @@ class TestProtobuf:
             both = [block(inner, [f"y{level + 1}"]), other]
             inner = [op("cond", {f"y{level}": X}, both, pred=const(True))]
         assert run(make(inner, ["y0"]))["y0"].sum() == 12
-
-    def test_values_in_values(self, package):
-        def change(model):
-            block_ = model.mlProgram.functions["main"].block_specializations["CoreML8"]
-            value = block_.operations[0].inputs["x"].arguments[0].value
-            for _ in range(20):
-                value.type.CopyFrom(X)
-                value = value.immediateValue.list.values.add()
-
-        refused(edit(package, change), "is no fp32|of kind None")
-
-    def test_no_function_and_no_block(self, package):
-        def no_block(model):
-            model.mlProgram.functions["main"].opset = "CoreML99"
-
-        refused(edit(package, no_block), "no block for its opset 'CoreML99'")
-        refused(edit(package, lambda m: m.mlProgram.functions.clear()), "has no function")
 
     def test_a_version_that_is_newer(self, package):
         def newer(model):
@@ -214,12 +180,6 @@ class TestTypes:
         refused(make([undeclared]), "a value of 65 axes; 64 are the most")
         fewer = op("expand_dims", {"y": typed("fp32", None)}, x="x", axes=const([*range(62)]))
         assert run(make([fewer]))["y"].ndim == 64
-
-    def test_a_dtype_that_is_unknown(self, package):
-        def change(model):
-            model.mlProgram.functions["main"].inputs[0].type.tensorType.dataType = 40
-
-        refused(edit(package, change), "dtype code 40 is unknown")
 
     def test_an_output_that_is_not_what_was_declared(self, make):
         for declared in (typed("fp32", 3, 2), typed("fp16", 2, 3), typed("fp32", 2, 3, 1)):

@@ -5,7 +5,6 @@ Files that are no ONNX, or whose data are not where they should be, are in tests
 
 from functools import partial
 import json
-import os
 from pathlib import Path
 
 from _tiny_onnx import Bundle, edit, write
@@ -118,37 +117,6 @@ def test_a_graph_that_will_not_do(bundle, error, said, change):
     refused(folder, error, said)
 
 
-def test_an_attribute_of_another_type(bundle):
-    folder = bundle()
-    edit(folder / "model.onnx", product(bits="four"))
-    with pytest.raises(InvalidWeights, match="attribute bits is 'four'"):
-        open_source(folder)
-
-
-def test_columns_in_their_order_are_read(bundle):
-    folder = bundle()
-    edit(folder / "model.onnx", order(COLUMNS))
-    open_source(folder)
-
-
-def test_a_folder_of_links_to_blobs_as_the_hubs_cache_has_it(bundle):
-    folder = bundle()
-    blobs = folder.parent / "blobs"
-    blobs.mkdir()
-    for file in list(folder.iterdir()):
-        blob = file.rename(blobs / f"{file.name}-blob")
-        file.symlink_to(os.path.relpath(blob, folder))
-    source = open_source(folder)
-    assert np.isfinite(source.tensor("model.norm.weight")).all()
-
-
-@pytest.mark.parametrize("name", [b"lengths", b"model.onnx.data", b"Sigmoid", b"past_key_values.0"])
-def test_a_name_that_is_no_text(bundle, name):
-    model = bundle() / "model.onnx"
-    model.write_bytes(model.read_bytes().replace(name, b"\xff" + name[1:]))
-    refused(model.parent, InvalidWeights, "no text in UTF-8")
-
-
 def test_configurations_that_say_another_model(bundle):
     folder = bundle()
     place = folder / "genai_config.json"
@@ -169,14 +137,6 @@ def test_configurations_that_say_another_model(bundle):
     refused(folder, UnsupportedModel, "gpt9")
     place.write_text(json.dumps({"model": 7}))
     refused(folder, InvalidWeights, "model")
-
-
-def test_another_model_beside_the_graph_is_not_asked(bundle):
-    """A config.json, which GenAI does not need either."""
-    folder = bundle()
-    before = open_source(folder).config()
-    (folder / "config.json").write_text(json.dumps(before | {"rope_theta": 1e6}))
-    assert open_source(folder).config() == before
 
 
 def test_a_graph_that_takes_embeddings(bundle):

@@ -1,7 +1,6 @@
 """`Closed`: a part of a request with known fields alone."""
 
-from collections.abc import Callable, Collection, Mapping
-from operator import eq
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ane_book.text.chat import DEEPEST, too_deep
@@ -16,24 +15,23 @@ def check_depth(given: dict) -> None:
         raise Refusal(400, message, code="invalid_value")
 
 
-def asking(
-    given: dict,
-    unserved: Mapping[str, Collection],
-    heedless: Collection[str],
-    same: Callable[[Any, Any], bool] = eq,
-) -> dict:
+def asking(given: dict, unserved: Mapping[str, Collection], heedless: Collection[str]) -> dict:
     """The fields of a request that ask for something; raises Refusal for what is not served.
 
     unserved: fields that are not, with the values that ask for nothing, as None does everywhere.
-    heedless: fields that change no answer. same: whether a value is one of those.
+    heedless: fields that change no answer.
     """
     check_depth(given)
     for name, neutral in unserved.items():
-        if given.get(name) is not None and not any(same(given[name], own) for own in neutral):
+        if given.get(name) is not None and not any(_same(given[name], own) for own in neutral):
             message = f"{name} is not served here; leave it out"
             raise Refusal(400, message, code="unsupported_parameter", param=name)
     aside = {*unserved, *heedless}
     return {name: own for name, own in given.items() if name not in aside and own is not None}
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a == b and isinstance(a, bool) == isinstance(b, bool)
 
 
 class Closed(BaseModel):

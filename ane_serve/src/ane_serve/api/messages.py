@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from ane_book.options import Real, Whole
 from ane_serve.api.closed import Closed, asking
 from ane_serve.api.refusal import Refusal
-from ane_serve.api.requests import Chat, refuse_invalid
+from ane_serve.api.requests import Chat, chat_of
 from ane_serve.api.tools import MOST_TOOLS, Name
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 #: Fields that are not served, with the values that ask for nothing. None always does.
 UNSERVED: dict[str, tuple] = {
@@ -234,11 +234,7 @@ class CountTokens(Closed):
         if self.messages[-1].role == "assistant":
             message = "messages end with the assistant's, which is not continued (no prefill)"
             raise Refusal(400, message, code="unsupported_value", param="messages")
-        try:
-            return Chat.model_validate(self._body())
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise refuse_invalid([{**first, "loc": ("body", *first["loc"])}]) from None
+        return chat_of(self._body())
 
     def _body(self) -> dict:
         told: list[dict] = []

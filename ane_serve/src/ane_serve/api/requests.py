@@ -21,7 +21,7 @@ from ane_serve.api.tools import (
 )
 from ane_serve.generation import Ask
 from ane_serve.tools.tools import Calling
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 #: Fields of OpenAI's that are not served, with the values that ask for nothing. None always does.
 UNSERVED: dict[str, tuple] = {
@@ -84,18 +84,13 @@ class _Request(Closed):
     @classmethod
     def _asked(cls, given: dict) -> dict:
         """Drop fields that ask for nothing; raises Refusal for what is not served."""
-        return asking(given, UNSERVED, HEEDLESS, _same)
-
-
-def _same(a: Any, b: Any) -> bool:
-    return a == b and isinstance(a, bool) == isinstance(b, bool)
+        return asking(given, UNSERVED, HEEDLESS)
 
 
 class StreamOptions(BaseModel):
     """What a stream has beside its text."""
 
-    include_usage: bool = Field(False, description="A last chunk with the usage.")
-    include_obfuscation: bool = Field(False, description="Taken, and nothing is done.")
+    include_usage: bool = Field(False, description="A last chunk with the usage; null in others.")
 
 
 class _Sampled(_Request):
@@ -229,6 +224,15 @@ class Chat(_Sampled):
     @property
     def most(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
+
+
+def chat_of(body: dict) -> Chat:
+    """The chat that a request to another path amounts to; raises Refusal."""
+    try:
+        return Chat.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise refuse_invalid([{**first, "loc": ("body", *first["loc"])}]) from None
 
 
 class Completion(_Sampled):

@@ -14,16 +14,16 @@ from ane_book.options import Effort, Real, Whole
 from ane_serve.api.answers import ChatShape, event
 from ane_serve.api.closed import Closed, asking
 from ane_serve.api.refusal import Refusal
-from ane_serve.api.requests import HEEDLESS, Chat, refuse_invalid
+from ane_serve.api.requests import HEEDLESS, Chat, chat_of
 from ane_serve.generation import CallPiece, Finished, TextPiece
 from ane_serve.tools.calls import CallPart
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 #: Fields that are not served, with the values that ask for nothing.
 UNSERVED: dict[str, tuple] = {
     "background": (False,),
     "conversation": (),
-    "include": ([],),
+    "include": ([], ["reasoning.encrypted_content"]),  # an answer has the whole thought
     "max_tool_calls": (),
     "previous_response_id": (),
     "prompt": (),
@@ -62,28 +62,39 @@ class Responses(Closed):
 
     @classmethod
     def _asked(cls, given: dict) -> dict:
-        return asking(given, UNSERVED, HEEDLESS)
+        return asking(given, UNSERVED, (*HEEDLESS, "client_metadata"))
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """The tools that answers can call. Codex and other agents offer some beside them that
+        OpenAI's own server runs, or whose input is no JSON, and get on without."""
+        return [tool for tool in self.tools if tool.get("type", "function") == "function"]
+
+    @property
+    def left_out(self) -> list[str]:
+        """The types of the others."""
+        return sorted({str(t["type"])[:40] for t in self.tools if t not in self.functions})
+
+    @property
+    def lenient(self) -> bool:
+        """Whether it does without what the model cannot be held to."""
+        return all(tool.get("strict") is False for tool in self.functions)
 
     def chat(self) -> Chat:
         """The request of a chat; raises Refusal."""
-        body = {
+        return chat_of({
             "model": self.model,
             "messages": self._messages(),
             "max_tokens": self.max_output_tokens,
             "temperature": self.temperature,
             "top_p": self.top_p,
-            "tools": [_tool(tool, i) for i, tool in enumerate(self.tools)],
+            "tools": [{"type": "function", "function": _rest(each)} for each in self.functions],
             "tool_choice": _choice(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,
             "reasoning_effort": self.reasoning and self.reasoning.effort,
             "response_format": _format(self.text.get("format")),
             "stream": self.stream,
-        }
-        try:
-            return Chat.model_validate(body)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise refuse_invalid([{**first, "loc": ("body", *first["loc"])}]) from None
+        })  # fmt: skip
 
     def _messages(self) -> list[dict]:
         said = []
@@ -127,14 +138,6 @@ def _content(content: Any, place: str) -> Any:
     return [{"type": "text", "text": part.get("text")} for part in content]
 
 
-def _tool(tool: dict, i: int) -> dict:
-    """A tool, whose function is not apart here."""
-    if tool.get("type") != "function":
-        message = f"tools.{i} is of type {tool.get('type')!r:.40}; functions alone are served"
-        raise Refusal(400, message, code="unsupported_value", param=f"tools.{i}.type")
-    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
-
-
 def _choice(choice: str | dict) -> str | dict:
     if isinstance(choice, str):
         return choice
@@ -145,7 +148,12 @@ def _format(form: dict | None) -> dict | None:
     """The form of the answer, whose schema is not apart here."""
     if not form or form.get("type") != "json_schema":
         return form
-    return {"type": "json_schema", "json_schema": {k: v for k, v in form.items() if k != "type"}}
+    return {"type": "json_schema", "json_schema": _rest(form)}
+
+
+def _rest(typed: dict) -> dict:
+    """What a tool or a form has beside its type, which a chat has apart."""
+    return {name: own for name, own in typed.items() if name != "type"}
 
 
 @dataclass
@@ -195,7 +203,7 @@ class ResponsesShape(ChatShape):
         made = self.completion_tokens
         return {
             "input_tokens": self.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": self.cached},
+            "input_tokens_details": {"cached_tokens": self.cached, "cache_write_tokens": 0},
             "output_tokens": made,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": self.prompt_tokens + made,
@@ -251,7 +259,8 @@ class ResponsesShape(ChatShape):
     def _opened(self) -> Iterator[dict]:
         assert self.open is not None
         index, (part,) = {"output_index": len(self.items)}, self._parts()
-        empty = self.open | {"content" if self.open["type"] == "message" else "summary": []}
+        parts = "content" if self.open["type"] == "message" else "summary"
+        empty = self.open | {parts: [], "status": "in_progress"}
         yield self._event("response.output_item.added", **index, item=empty)
         yield self._event(_ADDED[self.open["type"]] + ".added", **self._place(), part=dict(part))
 
@@ -282,6 +291,11 @@ class ResponsesShape(ChatShape):
     def last(self) -> None:
         """There is none: the last event has the whole response."""
 
+    def failed(self, refusal: Refusal) -> bytes:
+        error = {"code": "server_error", "message": refusal.message}
+        response = self._response("failed") | {"error": error}
+        return self.sent(self._event("response.failed", response=response))
+
 
 _KINDS = {"content": "message", "reasoning": "reasoning"}
 _NAMES = {"content": "response.output_text", "reasoning": "response.reasoning_summary_text"}
@@ -292,7 +306,8 @@ def _item(part: str, text: str) -> dict:
     """An item with text: a message, or what the model thought."""
     if part == "reasoning":
         summary = [{"type": "summary_text", "text": text}]
-        return {"type": "reasoning", "id": f"rs_{uuid4().hex}", "summary": summary}
+        head = {"type": "reasoning", "id": f"rs_{uuid4().hex}", "status": "completed"}
+        return head | {"summary": summary}
     content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]
     head = {"type": "message", "id": f"msg_{uuid4().hex}", "role": "assistant"}
     return head | {"status": "completed", "content": content}

@@ -8,17 +8,15 @@ from ane_serve.bench.answer import TimedAnswer
 from mlprogram import machine
 
 FORMAT = "ane-book bench 1"
-NARROW = 75  # columns of a terminal, below which headings are short
-LEFT_OUT = ("1st ms",)  # in a narrow terminal: the latency says more
 
-#: Columns of the table: heading, its short form, what it shows.
-COLUMNS: tuple[tuple[str, str, Callable[[TimedAnswer], float | None]], ...] = (
-    ("Input", "in", lambda answer: answer.prompt_tokens),
-    ("Output", "out", lambda answer: answer.tokens),
-    ("Prefill(t/s)", "pre/s", lambda answer: answer.prefill_tps),
-    ("Decode(t/s)", "dec/s", lambda answer: answer.decode_tps),
-    ("First(ms)", "1st ms", lambda answer: 1e3 * answer.first_s),
-    ("Latency(ms)", "ms", lambda answer: 1e3 * answer.total_s),
+#: Columns of the table: heading, what it shows.
+COLUMNS: tuple[tuple[str, Callable[[TimedAnswer], float | None]], ...] = (
+    ("Input", lambda answer: answer.prompt_tokens),
+    ("Output", lambda answer: answer.tokens),
+    ("Prefill(t/s)", lambda answer: answer.prefill_tps),
+    ("Decode(t/s)", lambda answer: answer.decode_tps),
+    ("First(ms)", lambda answer: 1e3 * answer.first_s),
+    ("Latency(ms)", lambda answer: 1e3 * answer.total_s),
 )
 RATES = ("prefill_tps", "decode_tps")
 
@@ -106,10 +104,10 @@ class BenchReport:
             "ratios": {f"{first.name} / {other.name}": self.ratios(other) for other in others},
         }
 
-    def text(self, columns: int = 80) -> str:
-        """Tables for a terminal of so many columns."""
+    def text(self) -> str:
+        """Tables for a terminal."""
         first, *others = self.subjects
-        parts = [_table(subject, columns) for subject in self.subjects]
+        parts = [_table(subject) for subject in self.subjects]
         for other in others:
             rows = [
                 (name, *(_number(value, 2) for value in row.values()))
@@ -136,17 +134,15 @@ def ratio(a: float | None, b: float | None) -> float | None:
 def _facts(answers: list[TimedAnswer]) -> dict:
     names = "input_tokens", "output_tokens", "prefill_tps", "decode_tps", "first_ms", "latency_ms"
     shown = zip(names, COLUMNS, strict=True)
-    return {name: middle(value(answer) for answer in answers) for name, (_, _, value) in shown}
+    return {name: middle(value(answer) for answer in answers) for name, (_, value) in shown}
 
 
-def _table(subject: BenchSubject, columns: int) -> str:
-    narrow = columns < NARROW
-    chosen = [column for column in COLUMNS if not (narrow and column[1] in LEFT_OUT)]
-    heads = ("Prompt", *(short if narrow else long for long, short, _ in chosen))
+def _table(subject: BenchSubject) -> str:
+    heads = ("Prompt", *(head for head, _ in COLUMNS))
     rows = [
         (name, *(
             _number(middle(value(answer) for answer in answers), int(head.endswith("(t/s)")))
-            for head, _, value in chosen
+            for head, value in COLUMNS
         ))
         for name, answers in subject.answers.items()
     ]  # fmt: skip

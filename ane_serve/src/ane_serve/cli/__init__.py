@@ -6,10 +6,11 @@ KEY = "ANE_BOOK_API_KEY"
 GONE = {
     "serve --api-key": f"{KEY} in the environment has it, which other users do not see",
     "serve --log-texts": "create_app(models, texts=True) in Python writes texts into the log",
-    "serve --force": "what failed parity is not served; `ane-book run --force` answers with it",
+    "serve --force": "what failed parity is not served; convert the model again",
     "bench --api-key": f"{KEY} in the environment has it, which other users do not see",
     "bench --url-model": "--url NAME=URL names the model",
-    "bench --force": "convert the model again, or time `ane-book run --force`",
+    "bench --force": "what failed parity is not timed; convert the model again",
+    "bench --prompt": "--only names some of the five",
     **dict.fromkeys(
         (f"bench --{name}" for name in ("temperature", "top-p", "seed")),
         "every answer is greedy, since no draw changes what a token takes",

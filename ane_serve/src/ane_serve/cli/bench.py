@@ -3,7 +3,6 @@
 from enum import StrEnum
 import os
 from random import SystemRandom
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
@@ -19,11 +18,7 @@ if TYPE_CHECKING:
     from ane_serve.bench import Asked
 
 
-Names = StrEnum(
-    "Names",
-    {"tiny": "tiny", "short": "short", "medium": "medium", "long": "long", "stress": "stress"},
-)
-
+Names = StrEnum("Names", ["tiny", "short", "medium", "long", "stress"])
 
 Local = Annotated[
     str | None,
@@ -46,7 +41,7 @@ def bench_command(
     sampling: dict,
     model: Local = None,
     url: Urls = None,
-    prompt: Some = None,
+    only: Some = None,
     repeats: Annotated[int, typer.Option(min=1, help="Answers to every prompt.")] = 3,
     cold: Annotated[bool, typer.Option(help="Time a fresh process, too.")] = True,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for an answer.")] = 300,
@@ -67,14 +62,13 @@ def bench_command(
     key = os.environ.get(KEY) or None
     asked: list[Asked] = [bench.Server(at, name or None, key, timeout) for name, _, at in named]
     if model is not None:
-        session = load(model, "text-generation", precision, backend, force=False, **recipe)
+        session = load(model, "text-generation", precision, backend, **recipe)
         asked.insert(0, bench.InProcess(session))
-    prompts = [one for one in bench.PROMPTS if not prompt or one.name in prompt]
+    prompts = [one for one in bench.PROMPTS if not only or one.name in only]
     mark = SystemRandom().randrange(1000)
     with progress_bar() as progress:
         report = bench.measure(asked, prompts, repeats, mark, progress=progress, **sampling)
     if model is not None and cold:
         used = ["--precision", precision, "--backend", session.backend.name]
         report.subjects[0].start = bench.cold_start(session.bundle.path, used)
-    columns = get_terminal_size((80, 24)).columns
-    show(report.to_json, lambda: report.text(columns), as_json)
+    show(report.to_json, report.text, as_json)

@@ -74,8 +74,8 @@ class Files:
         if changed := self._changed(partial.parent, [package], partial.name):
             shutil.rmtree(partial)
             raise InvalidBundle(
-                f"{package} arrived with {', '.join(changed)} changed: `ane-book inspect --verify` "
-                "says on the machine that sent it whether its bundle is sound"
+                f"{package} arrived with {', '.join(changed)} changed: on the machine that sent it "
+                "`ane-book inspect --checksums` says whether its bundle is sound"
             )
         shutil.rmtree(self.folder / package, ignore_errors=True)
         partial.rename(self.folder / package)

@@ -1,21 +1,19 @@
 """Plan a model on several machines: the layers of each, bytes over the network, speed limits.
 
-A machine's time for a token is taken as its bytes of weights, which is what a token costs to read;
-`mlprogram.ane.cost` predicts it where a chip is named. A token makes two hops to every machine
-but the host's, there and back: Ray hands small results on through the process that asked for them.
+A machine's time for a token is taken as its bytes of weights, which is what a token costs to read.
+A token makes two hops to every machine but the host's, there and back: Ray hands small results on
+through the process that asked for them.
 
 Letters: C hidden size, T tokens of a prefill call.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ane_book.conversion.plan import Plan
 from ane_book.conversion.plan.report import listed
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost import work_of
 from ane_serve.cluster.layout import cut
-from mlprogram.ane.cost import Estimate, Interval, TokenWork, predict
 
 LINKS = {"1 Gbit/s": 1e9 / 8, "10 Gbit/s": 1e10 / 8}  # bytes/s
 HOPS = {"0.1 ms": 1e-4, "0.5 ms": 5e-4}  # seconds one way: a wire, and what a call takes beside
@@ -50,17 +48,6 @@ class Machines:
         all weights over those of the largest range."""
         return sum(self.weights) / max(self.weights)
 
-    def estimates(self, chip: str) -> list[Estimate]:
-        """Predict a token's time on each machine by the cost model; raises InvalidInput as it does.
-
-        The layers' bytes, cache and calls are shared out in proportion to weights.
-        """
-        whole, head = work_of(self.plan), work_of(replace(self.plan, shards=self.plan.shards[:0]))
-        heads = sum(program.bytes for program in self.plan.head)
-        layers = sum(self.weights) - heads
-        shares = [(own - heads * (i == 0)) / layers for i, own in enumerate(self.weights)]
-        return [predict(_part(whole, head, share, i == 0), chip) for i, share in enumerate(shares)]
-
     def to_json(self) -> dict:
         """The plan as plain JSON values; sizes in bytes."""
         each = zip(self.layers, self.weights, strict=True)
@@ -71,12 +58,12 @@ class Machines:
             "most_gain": self.gain,
         }
 
-    def rows(self, chip: str | None = None) -> list[tuple[str, str]]:
+    def rows(self) -> list[tuple[str, str]]:
         """The plan as pairs of heading and text; a heading stands on its first line alone."""
         return [
             *listed("machines", _machines(self)),
             *listed("network", _network(self)),
-            *listed("together", _together(self, chip)),
+            *listed("together", _together(self)),
         ]
 
 
@@ -92,21 +79,6 @@ def split(plan: Plan, machines: int) -> Machines:
     weights = [sum(groups[i][1] for i in own) for own in ranges]
     layers = [range(groups[own[0]][0].start, groups[own[-1]][0].stop) for own in ranges]
     return Machines(plan, machines, tuple(layers), (weights[0] + head, *weights[1:]))
-
-
-def _part(whole: TokenWork, head: TokenWork, share: float, has_head: bool) -> TokenWork:
-    """A share of the layers' work, with the head's or without."""
-
-    def own(name: str, more: int) -> int:
-        return round(share * (getattr(whole, name) - getattr(head, name))) + more * has_head
-
-    return TokenWork(
-        own("plain_bytes", head.plain_bytes),
-        own("packed_bytes", head.packed_bytes),
-        round(share * whole.cache_bytes),
-        max(1, own("programs", head.programs)),
-        slots=whole.slots,
-    )
 
 
 # --- as lines
@@ -141,18 +113,10 @@ def _network(split: Machines) -> Iterator[str]:
         )
 
 
-def _together(split: Machines, chip: str | None) -> Iterator[str]:
+def _together(split: Machines) -> Iterator[str]:
     if not split.far:
         return
     yield (
         f"{len(split.layers)} answers at once have at most {split.gain:.2f} times the tokens/s of "
         "one machine; one answer alone has no more than there"
     )
-    if chip is None:
-        return
-    estimates = split.estimates(chip)
-    for i, estimate in enumerate(estimates):
-        yield f"machine {i + 1}, predicted: {estimate.ms.text()} ms a token"
-    slowest = Interval(*(max(getattr(e.ms, end) for e in estimates) for end in ("low", "high")))
-    rates = Interval(1e3 / slowest.high, 1e3 / slowest.low)
-    yield f"at most {rates.text()} tokens/s of all answers, before the network"

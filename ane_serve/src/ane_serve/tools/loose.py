@@ -15,7 +15,9 @@ def loosened(tool: dict) -> dict:
     Others, such as format, pattern and propertyNames, are for the model to read.
     """
     function = tool["function"]
-    schema = _kept(function.get("parameters") or {})
+    if not function.get("parameters"):
+        return tool
+    schema = {"type": "object"} | _kept(function["parameters"])
     whole = {key: value for key, value in schema.items() if key in WHOLE}
     return tool | {"function": function | {"parameters": whole}}
 

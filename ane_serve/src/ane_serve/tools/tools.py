@@ -109,8 +109,9 @@ class ToolForm:
 
     def _call(self, i: int, function: dict, special: Mapping[str, int]) -> list[str]:
         """The rules of a call of the i-th function, `call_i` first."""
-        name, empty = function["name"], {"type": "object", "properties": {}}
-        schema = {"type": "object"} | (function.get("parameters") or empty)
+        name = function["name"]
+        given = function.get("parameters") or {"additionalProperties": False}  # none is none
+        schema = {"type": "object"} | given
         if schema["type"] != "object":
             raise InvalidInput(f"tools: {name}: parameters have to be of the type object")
         check_numbers(f"tools: {name}", schema)

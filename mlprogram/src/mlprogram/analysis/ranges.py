@@ -42,8 +42,10 @@ PASSING = {
     "gather_along_axis": ["x"], "gather_nd": ["x"], "reverse": ["x"], "flatten2d": ["x"],
     "reshape_like": ["x"], "reduce_max": ["x"], "reduce_min": ["x"], "reduce_mean": ["x"],
     "stack": ["values"], "concat": ["values"], "select": ["a", "b"],
-    "slice_update": ["x", "update"],
+    "slice_update": ["x", "update"], "range_1d": ["start", "end"],  # or between them
 }  # fmt: skip
+
+SUMS = ("reduce_sum", "cumsum")
 
 #: Ops whose results are places along an axis.
 PLACES = ("reduce_argmax", "reduce_argmin", "argsort", "non_zero", "shape")
@@ -51,8 +53,8 @@ PLACES = ("reduce_argmax", "reduce_argmin", "argsort", "non_zero", "shape")
 FIXED: dict[str, Interval] = {
     "sigmoid": (0, 1), "softmax": (0, 1), "relu6": (0, 6), "sigmoid_hard": (0, 1), "tanh": (-1, 1),
     "sin": (-1, 1), "cos": (-1, 1), "sign": (-1, 1), "erf": (-1, 1), "exp": (0, inf),
-    "exp2": (0, inf), "sqrt": (0, inf), "softplus": (0, inf), "reduce_l1_norm": (0, inf),
-    "reduce_l2_norm": (0, inf), "reduce_sum_square": (0, inf),
+    "exp2": (0, inf), "sqrt": (0, inf), "rsqrt": (0, inf), "softplus": (0, inf),
+    "reduce_l1_norm": (0, inf), "reduce_l2_norm": (0, inf), "reduce_sum_square": (0, inf),
 }  # fmt: skip
 
 
@@ -83,8 +85,10 @@ class Ranges:
         return self.types.get(item, UNKNOWN) if isinstance(item, str) else item.type
 
     def constant(self, item: str | Constant) -> Constant | None:
-        """A constant that is stored as it is; None of a compressed one or a value."""
-        return self.constants.get(item) if isinstance(item, str) else item
+        """A constant that is stored as it is; None of a compressed one, a value, or one whose file
+        is not there."""
+        constant = self.constants.get(item) if isinstance(item, str) else item
+        return constant if constant is not None and constant.is_there else None
 
     def array(self, item: str | Constant) -> np.ndarray | None:
         """The numbers of a constant that is no weight; None of any other value."""
@@ -121,6 +125,8 @@ class Ranges:
             return FIXED[type_]
         if type_ in PLACES or (type_ == "topk" and index == 1):
             return self._place(operation)
+        if type_ in SUMS:
+            return self._sum(operation)
         if type_ in PASSING:
             given = [operation.inputs.get(key, []) for key in PASSING[type_]]
             return _union([self.of(item) for items in given for item in items])
@@ -135,6 +141,12 @@ class Ranges:
         (item,) = operation.inputs["x"]
         longest = max((n or LONGEST_AXIS for n in self.type(item).shape), default=1)
         return 0, longest if operation.type == "shape" else max(longest - 1, 0)
+
+    def _sum(self, operation: Operation) -> Interval:
+        """Of up to all elements of x, at least one of them."""
+        (item,) = operation.inputs["x"]
+        (low, high), count = self.of(item), prod(n or LONGEST_AXIS for n in self.type(item).shape)
+        return min(low, low * count), max(high, high * count)
 
 
 def _union(intervals: list[Interval]) -> Interval:
@@ -156,7 +168,9 @@ def _remainder(x: Interval, y: Interval) -> Interval:
 
 def _quotient(x: Interval, y: Interval) -> Interval:
     """Of a division by 1 or more, which moves numbers towards 0; floored, down to -1."""
-    return (min(float(np.floor(x[0])), 0), max(x[1], 0)) if y[0] >= 1 else (-inf, inf)
+    if y[0] >= 1:
+        return min(float(np.floor(x[0])), 0), max(x[1], 0)
+    return (0 if min(x[0], y[0]) >= 0 else -inf), inf
 
 
 def _whole(x: Interval, _: Interval) -> Interval:

@@ -5,6 +5,8 @@ Answers and tables go to stdout, progress and errors to stderr, so that output c
 command that needs it.
 """
 
+from collections.abc import Callable
+
 from mlprogram import __version__
 from mlprogram.cli.check import check_command
 from mlprogram.cli.commands import command_line
@@ -19,20 +21,28 @@ from mlprogram.cli.row import row_command
 
 __all__ = ["app"]
 
-app = command_line(
-    "Run, compare and check Core ML's ML Programs, on any machine.",
-    f"mlprogram {__version__}",
-    {
-        "convert": convert_command,
-        "run": run_command,
-        "inspect": inspect_command,
-        "diff": diff_command,
+#: Commands by the heading that --help lists them under.
+COMMANDS: dict[str, dict[str, Callable]] = {
+    "Convert": {"convert": convert_command, "save": save_command},
+    "Run": {"run": run_command, "inspect": inspect_command, "diff": diff_command},
+    "Neural Engine": {
         "check": check_command,
         "faults": faults_command,
         "place": place_command,
         "residency": residency_command,
         "row": row_command,
-        "save": save_command,
-        "explain": explain_command,
     },
+    "When it fails": {"explain": explain_command},
+}
+#: Options that are gone, and what takes their place.
+GONE = {
+    "inspect --plan": "--kernels shows which kernel each op got",
+    "faults --system": "--os names it",
+    "row --check": "rows that are named are checked: `mlprogram row FILE...`",
+}
+app = command_line(
+    "Run, compare and check Core ML's ML Programs, on any machine.",
+    f"mlprogram {__version__}",
+    COMMANDS,
+    gone=GONE,
 )

@@ -44,7 +44,7 @@ def check_command(
     calibrate: Calibrate = None,
     github: Annotations = None,
 ) -> None:
-    """Hold packages against the laws of the engine and known faults.
+    """Check packages against the engine's laws and known faults.
 
     Exit code 0: nothing as grave as --fail-on was found; 1: not so.
     """

@@ -8,27 +8,34 @@ from typing import Annotated, Any, ClassVar
 
 from mlprogram.errors import InvalidInput, printable
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+
+COLUMN = 30  # the most columns of a name in --help: a longer one has a line of its own
 
 
 def command_line(
     help_text: str,
     version: str,
-    commands: Mapping[str, Callable[..., Any]],
+    commands: Mapping[str, Mapping[str, Callable[..., Any]]],
     absent: Mapping[str, str] | None = None,
+    gone: Mapping[str, str] | None = None,
 ) -> typer.Typer:
-    """A command with subcommands: functions by name, whose docstrings are their help.
+    """A command with subcommands: functions by name, whose docstrings are their help, under the
+    headings that --help lists them by.
 
-    absent: names of subcommands that are not here, or of such options ("run --old"), and the one
-    line that says why. version: what --version prints.
+    absent: names of subcommands that are not here, and the one line that says why. gone: those that
+    are here no longer, or such options ("run --old"), and what takes their place. version: what
+    --version prints.
     """
+    went = {words: f"{words} is gone: {instead}" for words, instead in (gone or {}).items()}
 
     class Commands(_Commands):
-        missing: ClassVar = dict(absent or {})
+        missing: ClassVar = {**(absent or {}), **went}
 
     app = typer.Typer(
         cls=Commands,
         help=help_text,
+        context_settings={"help_option_names": ["-h", "--help"]},
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -47,15 +54,37 @@ def command_line(
     ) -> None:
         """What goes before every command."""
 
-    for name, function in commands.items():
-        app.command(name)(function)
+    for heading, group in commands.items():
+        for name, function in group.items():
+            app.command(name, cls=_Command, rich_help_panel=heading)(function)
     return app
+
+
+class _Command(TyperCommand):
+    """A command whose --help has its options under their headings."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list] = {}
+        for each in self.get_params(ctx):
+            plain = "Arguments" if each.param_type_name == "argument" else "Options"
+            heading = getattr(each, "rich_help_panel", None) or plain
+            if row := each.get_help_record(ctx):
+                sections.setdefault(heading, []).append(row)
+        _write(formatter, sections)
 
 
 class _Commands(TyperGroup):
     """Commands, and the names of those that are not here."""
 
     missing: ClassVar[dict[str, str]]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list] = {}
+        for name, each in self.commands.items():
+            row = name, each.get_short_help_str(formatter.width)
+            heading = str(getattr(each, "rich_help_panel", "Commands"))
+            sections.setdefault(heading, []).append(row)
+        _write(formatter, sections)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         """The name and the command that the arguments begin with, and the rest of them."""
@@ -77,6 +106,14 @@ class _Commands(TyperGroup):
             if option in self.missing:
                 raise InvalidInput(self.missing[option]) from None
             raise
+
+
+def _write(formatter: Any, sections: Mapping[str, list]) -> None:
+    """Rows of names and texts under their headings, all in the same columns."""
+    widest = max(len(name) for rows in sections.values() for name, _ in rows)
+    for heading, rows in sections.items():
+        with formatter.section(heading):
+            formatter.write_dl([(name.ljust(min(widest, COLUMN)), text) for name, text in rows])
 
 
 @contextmanager

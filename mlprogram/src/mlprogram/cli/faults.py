@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 System = Annotated[
     str,
-    typer.Option(help="The system to look at, as macos26 or ios18.  [default: all that read it]"),
+    typer.Option(
+        "--os", help="The system to look at, as macos26 or ios18.  [default: all that read it]"
+    ),
 ]
 Coremltools = Annotated[
     str, typer.Option(help="The version to go by.  [default: the one that a package names]")

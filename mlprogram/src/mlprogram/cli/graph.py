@@ -31,7 +31,9 @@ Inputs = Annotated[
 
 def convert_command(
     graph: Annotated[str, typer.Argument(help="An .onnx file.")],
-    out: Annotated[Path | None, typer.Option(help="The .mlpackage to write.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The .mlpackage to write.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write it anew if it exists.")] = False,
     precision: Precision = None,
     shape: Shapes = None,

@@ -8,8 +8,8 @@ from mlprogram.errors import InvalidInput
 from mlprogram.terminal import show
 import typer
 
-Plan = Annotated[
-    bool, typer.Option("--plan", help="Show which kernel each op got, and why not others.")
+Kernels = Annotated[
+    bool, typer.Option("--kernels", help="Show which kernel each op got, and why not others.")
 ]
 Semantics = Annotated[
     str | None,
@@ -19,12 +19,12 @@ Semantics = Annotated[
         "other.  [default: by the evidence of each]",
     ),
 ]
-Out = Annotated[Path | None, typer.Option(help="Write the outputs as .npz.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the outputs as .npz.")]
 
 
 def inspect_command(
     package: options.Package,
-    plan: Plan = False,
+    kernels: Kernels = False,
     function: options.FunctionName = None,
     precision: options.Precision = "fp16",
     why: options.Why = False,
@@ -32,13 +32,13 @@ def inspect_command(
 ) -> None:
     """Show what a package holds: functions, inputs, ops and weights.
 
-    With --plan also how a function is run, with --why every function and all of its ops by type.
+    With --kernels also how a function is run, with --why every function and all of its ops by type.
     """
     from mlprogram.contents import inspect_package, package_report
 
     facts = inspect_package(package)
     texts = [package_report(facts, why)]
-    if plan:
+    if kernels:
         from mlprogram.kernel_report import plan_report, planned
 
         facts["plan"] = planned(package, function, precision)

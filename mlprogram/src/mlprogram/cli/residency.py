@@ -39,7 +39,6 @@ def residency_command(
     And whether it stays right there, on random inputs. Exit code 0: the function is resident; 1: it
     is not; 3: unmeasured, since this is no Mac with an engine.
     """
-    from mlprogram.ane.mac.residency import measure
     from mlprogram.package.container import open_container
 
     open_container(Path(path))  # what is no package is told on any machine
@@ -47,13 +46,33 @@ def residency_command(
         from mlprogram.cli.row import show_row
 
         return show_row({"own": Path(path)}, function, timeout, as_json)
+    end_without_engine(Path(path), as_json)
+    from mlprogram.ane.mac.residency import measure
+
     found = {Path(path).name: measure(path, function, units=units, soak=soak, timeout=timeout)}
+    raise tell(found, as_json)
+
+
+def end_without_engine(path: Path, as_json: bool) -> None:
+    """Say so and end where this machine has no engine, before what measures is imported."""
+    from mlprogram.ane.mac.verdict import Residency
+    from mlprogram.machine import neural_engine
+
+    engine, reason = neural_engine()
+    if not engine:
+        raise tell({path.name: Residency("unmeasured", reason)}, as_json)
+
+
+def tell(found: "Mapping[str, Residency]", as_json: bool) -> typer.Exit:
+    """Show the verdicts by name; returns the end: code 0 where all are resident, 1 where one is
+    not, 3 where it cannot be measured."""
     facts = {key: one.to_json() for key, one in found.items()}
-    show(lambda: facts, lambda: "\n".join(residency_lines(found)), as_json)
-    raise typer.Exit(exit_code(found))
+    show(lambda: facts, lambda: "\n".join(_lines(found)), as_json)
+    verdicts = {one.verdict for one in found.values()}
+    return typer.Exit(UNMEASURED if "unmeasured" in verdicts else int(verdicts != {"resident"}))
 
 
-def residency_lines(found: "Mapping[str, Residency]") -> Iterator[str]:
+def _lines(found: "Mapping[str, Residency]") -> Iterator[str]:
     """The verdicts by name, each with what compilers said of it."""
     from mlprogram.ane.claims.known_errors import explain
 
@@ -62,9 +81,3 @@ def residency_lines(found: "Mapping[str, Residency]") -> Iterator[str]:
         for line in one.said:
             yield f"  compiler: {line}"
             yield from (f"    {entry.id}: {entry.do}" for entry in explain(line)[:1])
-
-
-def exit_code(found: "Mapping[str, Residency]") -> int:
-    """0 where all are resident, 1 where one is not, 3 where it cannot be measured."""
-    verdicts = {one.verdict for one in found.values()}
-    return UNMEASURED if "unmeasured" in verdicts else int(verdicts != {"resident"})

@@ -5,18 +5,14 @@ from typing import Annotated
 
 from mlprogram.cli.options import AsJson
 from mlprogram.cli.residency import UNMEASURED
-from mlprogram.errors import InvalidInput
 from mlprogram.progress import progress_bar
 import typer
 
 
 def row_command(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="With --check: the rows to check.")
+        list[Path] | None, typer.Argument(help="Rows to check instead, filed or sent by somebody.")
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Check rows that are filed, or that somebody sent.")
-    ] = False,
     timeout: Annotated[float, typer.Option(min=10, help="Seconds for all of it.")] = 120,
     as_json: AsJson = False,
 ) -> None:
@@ -27,12 +23,10 @@ def row_command(
     link that opens an issue with it. Nothing is sent. Exit code 3: unmeasured, since this is no
     Mac.
     """
-    if check != bool(files):
-        raise InvalidInput("rows are checked by `mlprogram row --check FILE...`")
-    if check:
+    if files:
         from mlprogram.ane.mac.row import read_rows
 
-        rows = read_rows(files or [])
+        rows = read_rows(files)
         print(f"{len(rows)} {'rows' if len(rows) > 1 else 'row'} checked: nothing is wrong")
         return
     show_row({}, None, timeout, as_json)

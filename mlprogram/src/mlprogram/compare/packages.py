@@ -12,6 +12,7 @@ from mlprogram.package.container import open_container
 from mlprogram.package.reader import Package
 from mlprogram.run.pipeline import Pipeline, open_model
 from mlprogram.run.precision import described
+from mlprogram.run.program import MLProgram
 from mlprogram.tables import table
 
 
@@ -42,7 +43,10 @@ def compare_packages(
     theirs = open_model(b, function, precision) if b else ours
     if isinstance(ours, Pipeline) or isinstance(theirs, Pipeline):
         raise InvalidInput("diff goes op by op through one program, and a pipeline is several")
-    theirs = theirs if b else ours.plain("fp32")
+    if theirs is ours:
+        theirs = ours.plain("fp32")
+    else:
+        _check_alike(ours, theirs)
     arrays = arrays_of(ours, inputs, seed)
     difference = diff(ours, theirs, arrays, tolerance)
     sides = {
@@ -57,6 +61,17 @@ def compare_packages(
     head = table([*rows, ("on", on, "", "")])
     facts = {"on": on, **sides, "equal": difference.equal, **asdict(difference)}
     return Comparison(f"{head}\n\n{difference.text(why)}", difference.equal, facts)
+
+
+def _check_alike(ours: MLProgram, theirs: MLProgram) -> None:
+    """Raise InvalidInput where B does not take what A takes."""
+    needed = {name for name, feature in theirs.features.items() if feature.fill is None}
+    if needed - ours.inputs.keys() or ours.inputs.keys() - theirs.inputs.keys():
+        sides = [f"{p.package.path}, {p.name}, takes {', '.join(p.inputs)}" for p in (ours, theirs)]
+        raise InvalidInput(
+            f"{'; '.join(sides)}: packages are compared on the same inputs; --function names "
+            "another function of both"
+        )
 
 
 def arithmetic_of(path: Path, function: str | None) -> dict[str, list[str]]:

@@ -3,7 +3,7 @@
 Each entry has a name, the patterns of ops that it may replace, and a function that prepares it:
 from a match it returns the values that the kernel reads and the function that computes the result,
 or raises `Unfit` with the reason. Groups come before single ops, longer ones before shorter ones.
-`mlprogram inspect PACKAGE --plan` shows what every op got; `MLProgram(without=[name])` leaves an
+`mlprogram inspect PACKAGE --kernels` shows what every op got; `MLProgram(without=[name])` leaves an
 entry out. All other ops run as plain ops, with which a test compares each entry.
 
 research/executor-speed.md has what was tried and measured.

@@ -91,9 +91,9 @@ class Feature:
         For an input of floats it may have any dtype of numbers, which torch then converts.
 
         value: anything that numpy makes an array of, a torch tensor, or for an image also a PIL
-        image or its pixels, uint8 (height, width, 3) in RGB or (height, width). Whole floats become
-        integers, as in Core ML. Raises InvalidInput, and InvalidType (a subclass) for anything but
-        an array of numbers.
+        image of its mode, or the pixels, uint8 (height, width, 3) in RGB or (height, width). Whole
+        floats become integers, as in Core ML. Raises InvalidInput, and InvalidType (a subclass) for
+        anything but an array of numbers.
         """
         is_as_declared = type(value) is np.ndarray and value.dtype == self._dtype
         if is_as_declared and value.shape == self.shape and not self.mode:
@@ -211,8 +211,8 @@ def to_array(value: Any, must: str, mode: str | None = None) -> np.ndarray:
         if hasattr(value, "detach"):  # torch's: numpy wants it let go of, in a dtype that it has
             value = value.detach().cpu()
             value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-        elif mode and hasattr(value, "convert"):
-            value = value.convert(mode)
+        elif mode and hasattr(value, "convert") and value.mode != mode:  # coremltools refuses it
+            raise TypeError(f"a PIL image of mode {mode}, not {value.mode}: .convert({mode!r})")
         array = np.asarray(value)
     except Exception as error:  # unequal rows, too many axes, whatever a foreign object raises
         reason = str(error).split("\n")[0][:200]

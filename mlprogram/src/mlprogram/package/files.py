@@ -6,7 +6,7 @@ from pathlib import Path
 import sys
 from types import ModuleType
 
-from mlprogram.errors import InvalidPackage, refuse_pointer
+from mlprogram.errors import AbsentFile, InvalidPackage, refuse_pointer
 
 
 def proto(name: str) -> ModuleType:
@@ -35,7 +35,7 @@ def inside(folder: Path, path: Path, what: str) -> Path:
             return found
     except (OSError, ValueError, RuntimeError):  # too long, with a null byte, a loop of links
         pass
-    raise InvalidPackage(f"{what} {path.name!r} is not in the package as a regular file")
+    raise AbsentFile(f"{what} {path.name!r} is not in the package as a regular file")
 
 
 def read_file(file: Path, limit: int) -> bytes:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mlprogram.errors import InvalidPackage
+from mlprogram.errors import AbsentFile, InvalidPackage
 from mlprogram.package.container import Container, open_container, refuse
 from mlprogram.package.files import inside
 from mlprogram.package.function import Block, Function, Operation
@@ -24,10 +24,13 @@ VERSION = 1  # of a `MIL.proto` Program, the newest there is; what does not say 
 class Package:
     """An ML Program in a `.mlpackage`, a `.mlmodelc` or a single `.mlmodel`, opened for reading.
 
+    weights: whether the files of its weights have to be there. Without one, `absent` says why by
+    its name, and only the types of what is in it are known.
     Raises InvalidPackage, with the reason, for anything else.
     """
 
-    def __init__(self, path: str | Path | Container):
+    def __init__(self, path: str | Path | Container, weights: bool = True):
+        self._needs_weights, self.absent = weights, dict[str, str]()
         container = path if isinstance(path, Container) else open_container(path)
         self.path, self._folder = container.path, container.folder
         self._weights_base = container.base
@@ -122,7 +125,8 @@ class Package:
         if value.WhichOneof("value") != "blobFileValue":
             return Constant(type_, lambda: decode(value.immediateValue, type_, where))
         file, offset = value.blobFileValue.fileName, value.blobFileValue.offset
-        blob = self._blob(file, where)
+        if (blob := self._blob(file, where)) is None:
+            return Constant(type_, None, (file, offset), stored_bytes(dtype, shape))
         return Constant(
             type_,
             lambda: blob.read(offset, dtype, shape),
@@ -131,11 +135,18 @@ class Package:
             lambda: blob.packed(offset, dtype, shape),
         )
 
-    def _blob(self, name: str, where: str) -> BlobFile:
-        if name not in self._blobs:
+    def _blob(self, name: str, where: str) -> BlobFile | None:
+        """A weight file; None if it is not there and need not be."""
+        if name not in self._blobs and name not in self.absent:
             path = self._weights_base / name.removeprefix("@model_path/")
-            self._blobs[name] = BlobFile(inside(self._folder, path, f"{where}: its weight file"))
-        return self._blobs[name]
+            try:
+                path = inside(self._folder, path, f"{where}: its weight file")
+                self._blobs[name] = BlobFile(path)
+            except AbsentFile as error:
+                if self._needs_weights:
+                    raise
+                self.absent[name] = str(error)
+        return self._blobs.get(name)
 
     @property
     def weight_files(self) -> list[Path]:
@@ -166,12 +177,15 @@ class Package:
 
 
 def read_programs(path: str | Path | Container) -> list[Package]:
-    """The program of a package, or those of a pipeline's parts; raises InvalidPackage."""
+    """The program of a package, or those of a pipeline's parts, with its weights or without.
+
+    Raises InvalidPackage.
+    """
     container = path if isinstance(path, Container) else open_container(path)
     kind = container.spec.WhichOneof("Type")
     if kind != "pipeline":
-        return [Package(container)]
+        return [Package(container, weights=False)]
     programs = [part for part in container.spec.pipeline.models if part.HasField("mlProgram")]
     if not programs:
         raise refuse(kind, container.path)
-    return [Package(replace(container, spec=part)) for part in programs]
+    return [Package(replace(container, spec=part), weights=False) for part in programs]

@@ -61,16 +61,22 @@ class TensorType:
 class Constant:
     """A value known at load time; `array()` reads it from the program or from the weight file.
 
-    It equals only itself, so that it can be a key in the same dict as names of values.
+    It equals only itself, so that it can be a key in the same dict as names of values. One whose
+    weight file is not there has a type alone.
     """
 
     type: TensorType
-    _read: Callable[[], np.ndarray] = field(repr=False)
+    _read: Callable[[], np.ndarray] | None = field(repr=False)
     blob: tuple[str, int] | None = None  # weight file and offset; None for a value in the program
     stored_bytes: int = 0
     _packed: Callable[[], np.ndarray] | None = field(default=None, repr=False)
 
+    @property
+    def is_there(self) -> bool:
+        return self._read is not None
+
     def array(self) -> np.ndarray:
+        assert self._read is not None, "its weight file is not there"
         return self._read()
 
     def packed(self) -> np.ndarray | None:

@@ -12,7 +12,7 @@ import mmap
 from pathlib import Path
 import struct
 
-from mlprogram.errors import InvalidPackage, refuse_pointer
+from mlprogram.errors import AbsentFile, InvalidPackage, refuse_pointer
 import numpy as np
 
 VERSION = 2
@@ -108,7 +108,7 @@ class BlobFile:
     def __init__(self, path: Path):
         self.path = path
         try:
-            refuse_pointer(path, InvalidPackage)
+            refuse_pointer(path, AbsentFile)
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except ValueError:  # an empty file cannot be mapped

@@ -19,7 +19,7 @@ from mlprogram.ops.tensor_operation import kept_boxes
 from mlprogram.package.container import Container, open_container, refuse
 from mlprogram.package.description import Feature, by_name, random_inputs, to_array
 from mlprogram.package.values import TensorType
-from mlprogram.run.program import MLProgram, State
+from mlprogram.run.program import MLProgram, State, described
 import numpy as np
 import torch
 
@@ -75,6 +75,9 @@ class Pipeline:
         made = {name: type_ for part in self.parts for name, type_ in part.outputs.items()}
         self.inputs = {name: types[name] for name in self._given if name in types}
         self.outputs = {f.name: (made | self.inputs)[f.name] for f in description.output}
+
+    def __repr__(self) -> str:
+        return described(self, self.path)
 
     @overload
     def predict(

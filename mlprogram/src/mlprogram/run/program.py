@@ -74,6 +74,15 @@ class State:
         return self._states[name]
 
 
+def described(program: Any, path: Path) -> str:
+    """A program or a pipeline as `print` shows it: its name, and a line for each kind of value."""
+    lines = [f"{type(program).__name__} {path.name}, {program.name}, {program.precision}"]
+    for kind in ("inputs", "states", "outputs"):
+        if types := getattr(program, kind):
+            lines.append(f"  {kind}: {', '.join(f'{n} {type_}' for n, type_ in types.items())}")
+    return "\n".join(lines)
+
+
 class MLProgram:
     """An ML Program, opened from its folder and ready to run with torch on this machine.
 
@@ -141,6 +150,9 @@ class MLProgram:
             semantics=self.semantics,
             _shared=self._shared,
         )
+
+    def __repr__(self) -> str:
+        return described(self, self.package.path)
 
     @property
     def name(self) -> str:

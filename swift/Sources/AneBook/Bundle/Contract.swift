@@ -274,7 +274,7 @@ extension Manifest {
 }
 
 /// The product of extents, or nil where it exceeds `largest`.
-func product(_ extents: [Int], atMost largest: Int) -> Int? {
+package func product(_ extents: [Int], atMost largest: Int) -> Int? {
     var result = 1
     for extent in extents {
         let (value, overflow) = result.multipliedReportingOverflow(by: extent)

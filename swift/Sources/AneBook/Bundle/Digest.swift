@@ -4,36 +4,98 @@ import CryptoKit
 #endif
 
 extension ModelBundle {
-    /// Reads every file that is there, and compares its SHA-256 with the manifest's.
+    /// Reads every file that is there, and compares its SHA-256 with the manifest's, and the manifest
+    /// with its seal.
     ///
     /// For a bundle that a device downloaded, before it takes the former one's place: opening
     /// compares sizes alone. Throws `invalidBundle` for the first file that is not as it was
-    /// written, and stops when its task is cancelled. A compiled package and manifest.json itself
-    /// are in no list, so these are not compared.
+    /// written, and stops when its task is cancelled. A compiled package is in no list, so it is not
+    /// compared.
     public func verify() async throws {
+        func changed(_ file: URL) -> AneBookError {
+            .invalidBundle("\(file.path) is not as it was written; copy or download the bundle again")
+        }
+        let own = url.appendingPathComponent("manifest.json")
+        guard let json = try? Data(contentsOf: own), (try? decode(Manifest.self, from: json)) != nil,
+            SHA256.hex(of: SealedFields(json).text) == manifest.seal
+        else { throw changed(own) }
         for name in manifest.files.keys.sorted() {
             let file = url.appendingPathComponent(name)
             guard Self.size(of: file) != nil else { continue }  // left out, as an app may
-            guard let expected = manifest.sha256?[name], try MappedFile(file).sha256() == expected else {
-                throw AneBookError.invalidBundle("\(file.path) is not as it was written; copy or download the bundle again")
-            }
+            guard let sum = manifest.sha256?[name], try MappedFile(file).sha256() == sum else { throw changed(file) }
         }
     }
 }
 
+/// What a manifest's seal is the SHA-256 of: all other fields, in one line with sorted keys, as Python's
+/// `json.dumps` has them. Numbers and texts stay as they are in the file, which Python wrote.
+struct SealedFields {
+    private(set) var text = ""
+    private var rest: ArraySlice<UInt8>
+
+    /// json: an object that can be decoded.
+    init(_ json: Data) {
+        rest = ArraySlice(json)
+        text = value(token(), without: "\"seal\"")
+    }
+
+    private mutating func value(_ first: String, without field: String? = nil) -> String {
+        guard first == "{" || first == "[" else { return first }
+        var parts: [(key: String, text: String)] = [], next = token()
+        while next != "}", next != "]" {
+            if first == "[" { parts.append(("", value(next))) } else {
+                let key = next, escaped = key.contains("\\") ? try? decode(String.self, from: Data(key.utf8)) : nil
+                (_, next) = (token(), token())  // the colon, and what is behind it
+                let own = "\(key): \(value(next))"
+                if key != field { parts.append((escaped ?? String(key.dropFirst().dropLast()), own)) }
+            }
+            next = token()
+            if next == "," { next = token() }
+        }
+        if first == "{" { parts.sort { $0.key.utf8.lexicographicallyPrecedes($1.key.utf8) } }
+        return first + parts.map(\.text).joined(separator: ", ") + (first == "{" ? "}" : "]")
+    }
+
+    /// The next text with its quotation marks, number, word or single character.
+    private mutating func token() -> String {
+        rest = rest.drop { $0 <= 0x20 }
+        guard let first = rest.first else { return "]" }
+        var end = rest.startIndex + 1
+        if first == UInt8(ascii: "\"") {
+            while rest[end] != first { end += rest[end] == UInt8(ascii: "\\") ? 2 : 1 }
+            end += 1
+        } else if !"{}[]:,".utf8.contains(first) {
+            end = rest.firstIndex { $0 <= 0x20 || "}],".utf8.contains($0) } ?? rest.endIndex
+        }
+        defer { rest = rest[end...] }
+        return String(decoding: rest[..<end], as: UTF8.self)
+    }
+}
+
 extension MappedFile {
-    /// The SHA-256 of its bytes, in hexadecimal digits. Throws when the task is cancelled.
+    /// The SHA-256 of its bytes. Throws when the task is cancelled.
     func sha256() throws -> String {
         var digest = SHA256()
-        try withBytes { (bytes) throws -> Void in
+        try withBytes { bytes in
             for start in stride(from: 0, to: bytes.count, by: 1 << 24) {
                 try Task.checkCancellation()
                 digest.update(bufferPointer: UnsafeRawBufferPointer(rebasing: bytes[start...].prefix(1 << 24)))
             }
         }
-        return digest.finalize().map { byte in
-            (byte < 16 ? "0" : "") + String(byte, radix: 16)
-        }.joined()
+        return digest.hex()
+    }
+}
+
+extension SHA256 {
+    static func hex(of text: String) -> String {
+        var digest = SHA256()
+        Array(text.utf8).withUnsafeBytes { digest.update(bufferPointer: $0) }
+        return digest.hex()
+    }
+
+    /// In hexadecimal digits.
+    fileprivate mutating func hex() -> String {
+        finalize().map { ($0 < 16 ? "0" : "") + String($0, radix: 16) }.joined()
     }
 }
 

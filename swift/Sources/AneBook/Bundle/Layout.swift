@@ -16,21 +16,8 @@ extension Manifest {
         /// The shape in which programs take a mask or a rotary table (1, 1, T, `width`).
         func input(_ T: Int, _ width: Int) -> [Int] { self == .rows ? [1, 1, T, width] : [1, width, 1, T] }
 
-        /// A mask or a rotary table by rows (1, 1, T, `width`), as programs take it.
-        func turned(_ rows: Tensor) -> Tensor {
-            guard self == .apple else { return rows }
-            let (T, width) = (rows.shape[2], rows.shape[3]), turned = Tensor(rows.type, input(T, width))
-            let step = steps(T, width)
-            for t in 0..<T {
-                for column in 0..<width {
-                    turned.halfs[t * step.token + column * step.column] = rows.halfs[t * width + column]
-                }
-            }
-            return turned
-        }
-
         /// How far apart in such an input the numbers of two tokens are, and those of two columns.
-        func steps(_ T: Int, _ width: Int) -> (token: Int, column: Int) { self == .rows ? (width, 1) : (1, T) }
+        package func steps(_ T: Int, _ width: Int) -> (token: Int, column: Int) { self == .rows ? (width, 1) : (1, T) }
 
         /// The shape of a cache or a table with another number of tokens; it has four extents.
         func sized(_ shape: [Int], _ tokens: Int) -> [Int] {
@@ -40,6 +27,6 @@ extension Manifest {
         }
 
         /// Whether what is kept under this name is no cache, but the tail (n, R, 1, W) of an activation.
-        static func isTail(_ name: String) -> Bool { !["keys", "values", "cache"].contains(where: name.hasPrefix) }
+        package static func isTail(_ name: String) -> Bool { !["keys", "values", "cache"].contains(where: name.hasPrefix) }
     }
 }

@@ -34,7 +34,7 @@ public struct Manifest: Codable, Sendable {
     public let tokenizer: TokenizerEntry
     public let files: [String: Int]
     /// For the record: the model, its weights, how it was converted, and its files.
-    let model: Model?, source: Source?, recipe: Recipe?, sha256: [String: String]?
+    package let model: Model?, source: Source?, recipe: Recipe?, sha256: [String: String]?
     /// sha256 of all fields, and so of every file of the bundle, whose sha256 are among them.
     public let seal: String?
 
@@ -44,13 +44,13 @@ public struct Manifest: Codable, Sendable {
         case perLayer = "per_layer", keeping = "layers"
     }
 
-    struct Model: Codable, Sendable { let architecture: String? }
-    struct Source: Codable, Sendable { let fingerprint: String }
-    struct Recipe: Codable, Sendable { let quant: String?, silu: String? }
+    package struct Model: Codable, Sendable { package let architecture: String? }
+    package struct Source: Codable, Sendable { package let fingerprint: String }
+    package struct Recipe: Codable, Sendable { package let quant: String?, silu: String? }
 
-    var kept: [Layer] { keeping ?? [] }
+    package var kept: [Layer] { keeping ?? [] }
 
-    var layout: Layout { form ?? .rows }
+    package var layout: Layout { form ?? .rows }
 
     /// L.
     var layerCount: Int { max(layers.last?.layers?.last ?? 1, 1) }
@@ -112,7 +112,7 @@ extension Manifest {
         public let expert: Int?
 
         /// Its layers, by number.
-        var span: Range<Int> {
+        package var span: Range<Int> {
             guard let layers, layers.count == 2, layers[0] <= layers[1] else { return 0..<0 }
             return layers[0]..<layers[1]
         }
@@ -124,11 +124,11 @@ extension Manifest {
     }
 
     /// What a layer keeps from call to call, by name, and how it makes it.
-    struct Layer: Codable, Sendable {
-        let stores: [String]
-        let rotary: String?, mask: String?
+    package struct Layer: Codable, Sendable {
+        package let stores: [String]
+        package let rotary: String?, mask: String?
         /// `transformers` has the rotated numbers 2i and 2i + 1 of its keys as a pair.
-        let neighbours: Bool?
+        package let neighbours: Bool?
     }
 
     /// A function of a package, as the package declares it.
@@ -142,7 +142,7 @@ extension Manifest {
         public let outputs: [String: TensorSpec]
 
         /// Of the inputs, those that the host keeps from call to call: caches and tails.
-        var kept: [String: TensorSpec] { inputs.filter { outputs["new_\($0.key)"] != nil } }
+        package var kept: [String: TensorSpec] { inputs.filter { outputs["new_\($0.key)"] != nil } }
     }
 
     /// A tensor that goes in or out of a function, or stays as its state.
@@ -198,7 +198,7 @@ extension Manifest {
         /// The tokenizer in the form of `swift_tables.packed`; nil: it has none, or `refused` says why.
         public let packed: String?
         /// The tokenizer as its library has it, which is not read here.
-        let file: String?
+        package let file: String?
         /// The chat template in pieces; nil: the model has none, or `refused` says why.
         public let segments: ChatSegments?
         public let refused: [String: String]?

@@ -18,14 +18,8 @@ public final class MappedFile: Sendable {
 
     public var count: Int { data.count }
 
-    public func withBytes<Result, Failure: Error>(
-        _ body: (UnsafeRawBufferPointer) throws(Failure) -> Result
-    ) throws(Failure) -> Result {
-        // `Data`'s own function erases the error's type.
-        let result: Swift.Result<Result, Failure> = data.withUnsafeBytes { bytes in
-            do throws(Failure) { return .success(try body(bytes)) } catch { return .failure(error) }
-        }
-        return try result.get()
+    public func withBytes<Result>(_ body: (UnsafeRawBufferPointer) throws -> Result) rethrows -> Result {
+        try data.withUnsafeBytes(body)
     }
 }
 

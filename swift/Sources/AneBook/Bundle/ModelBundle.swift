@@ -110,7 +110,7 @@ public struct ModelBundle: Sendable {
         }
     }
 
-    static func size(of file: URL) -> Int? {
+    package static func size(of file: URL) -> Int? {
         let attributes = try? FileManager.default.attributesOfItem(atPath: file.path)
         guard attributes?[.type] as? FileAttributeType == .typeRegular else { return nil }
         return (attributes?[.size] as? NSNumber)?.intValue

@@ -123,8 +123,8 @@ final class Generator {
 }
 
 /// Which tokens the programs' caches hold.
-final class TokenCache {
-    fileprivate(set) var tokens: [Int32] = []
+package final class TokenCache {
+    package fileprivate(set) var tokens: [Int32] = []
 
     /// Forgets all but the tokens that these begin with: later slots stay masked until overwritten.
     func keep(_ other: some Sequence<Int32>) {
@@ -133,16 +133,16 @@ final class TokenCache {
     }
 
     /// Holds these, of which the programs' caches were replaced.
-    func hold(_ other: [Int32]) { tokens = other }
+    package func hold(_ other: [Int32]) { tokens = other }
 
-    func clear(_ runner: ModelRunner, dropStates: Bool = true) {
+    package func clear(_ runner: ModelRunner, dropStates: Bool = true) {
         tokens.removeAll(keepingCapacity: true)
         runner.clear(dropStates: dropStates)
     }
 
     /// Appends tokens, a chunk a call; a single one may be followed by guesses, which are not
     /// appended. Returns the outputs after the last token, and after each guess.
-    func append(_ ids: [Int32], guesses: [Int32], _ runner: ModelRunner) throws -> [Output] {
+    package func append(_ ids: [Int32], guesses: [Int32], _ runner: ModelRunner) throws -> [Output] {
         if runner.calls.step(tokens.count, tokens: 1).first < runner.floor {  // all of them run again
             let held = tokens
             clear(runner)

@@ -16,9 +16,9 @@ final class HostInputs {
         (embedding, perLayer, scale) = (bundle.embedding, bundle.perLayer, manifest.host.embeddingScale)
         let slots = manifest.context, layout = manifest.layout
         for (name, own) in manifest.host.rotary {
-            let cos = Tensor(.half, [1, 1, slots, own.headDim]), sin = Tensor(.half, cos.shape)
-            try own.fill(cos: cos.halfs, sin: sin.halfs, positions: slots, context: slots)
-            (rotary["\(name)_cos"], rotary["\(name)_sin"]) = (layout.turned(cos), layout.turned(sin))
+            let cos = Tensor(.half, layout.input(slots, own.headDim)), sin = Tensor(.half, cos.shape)
+            try own.fill(cos: cos.halfs, sin: sin.halfs, positions: slots, context: slots, layout)
+            (rotary["\(name)_cos"], rotary["\(name)_sin"]) = (cos, sin)
         }
         var rows: [Int: [String: Tensor]] = [:]  // of the tables, by T: the same in every tier
         for (name, function) in manifest.packages[0].functions {
@@ -37,8 +37,8 @@ final class HostInputs {
     /// are ignored, and what they write to a cache is masked until a real token overwrites it.
     func set(_ function: String, _ ids: ArraySlice<Int32>, position: Int, hidden: Tensor) {
         guard let call = calls[function] else { return }
-        columns(ids, into: hidden)
-        for (tensor, first) in call.own { own(ids, from: first, into: tensor) }
+        put(embedding, ids, scale: scale, into: hidden)
+        if let perLayer { for (tensor, first) in call.own { put(perLayer, ids, from: first, into: tensor) } }
         self.position.integers[0] = Int32(position)
         call.move(position, rotary)
     }
@@ -46,27 +46,15 @@ final class HostInputs {
     /// What the layers of the part that begins with layer `first` have of their own is called.
     static func own(_ first: Int) -> String { "per_layer \(first)" }
 
-    /// Puts parts of tokens' rows, from a number on, into columns of (n, P, 1, T).
-    private func own(_ ids: ArraySlice<Int32>, from first: Int, into own: Tensor) {
-        let tokens = own.shape[3], columns = own.halfs, count = own.shape[0] * own.shape[1]
-        if ids.count < tokens { own.clear() }
+    /// Puts tokens' rows of a table, or what they have from a number on, into columns (..., T).
+    private func put(_ table: Table, _ ids: ArraySlice<Int32>, from first: Int = 0, scale: Float = 1, into tensor: Tensor) {
+        let tokens = tensor.shape[3], columns = tensor.halfs, count = tensor.count / tokens
+        if ids.count < tokens { tensor.clear() }
         for (t, id) in ids.enumerated() {
-            perLayer?.withRow(Int(id)) { row in
-                for i in 0..<count { columns[i * tokens + t] = row[first + i] }
-            }
-        }
-    }
-
-    /// Puts the hidden states of tokens before the first layer into columns of (1, C, 1, T).
-    private func columns(_ ids: ArraySlice<Int32>, into hidden: Tensor) {
-        let tokens = hidden.shape[3], columns = hidden.halfs
-        if ids.count < tokens { hidden.clear() }
-        for (t, id) in ids.enumerated() {
-            embedding.withRow(Int(id)) { row in
-                var at = t
-                for value in row {
-                    columns[at] = scale == 1 ? value : Float16(Float(value) * scale)
-                    at += tokens
+            table.withRow(Int(id)) { row in
+                for i in 0..<count {
+                    let value = row[first + i]
+                    columns[i * tokens + t] = scale == 1 ? value : Float16(Float(value) * scale)
                 }
             }
         }

@@ -3,18 +3,17 @@ import Foundation
 /// A bundle's programs, loaded, with their caches: tokens in, logits out.
 ///
 /// Between packages nothing is copied: what one gives is the memory that the next one reads.
-final class ModelRunner {
+package final class ModelRunner {
     let calls: Calls, vocabulary: Int
-    /// How often the layers were called, by the slots of the tier.
-    private(set) var tiers: [Int: Int] = [:]
     /// What is still to be done before a call, a function each.
     private(set) var loads: [Load] = []
 
     /// A call begins with the first token, or not before this one: windows and tails lack what a
     /// file left out.
-    var floor = 0
+    package var floor = 0
 
-    let manifest: Manifest, layers: [any Step]
+    package let manifest: Manifest
+    private let layers: [any Step]
     private let inputs: HostInputs
     private let head: [any Step]
     private let values: Values
@@ -34,9 +33,16 @@ final class ModelRunner {
 
     /// dropStates: also what programs keep themselves. It is hidden by the masks until it is
     /// overwritten, unless it may be no number.
-    func clear(dropStates: Bool = true) {
+    package func clear(dropStates: Bool = true) {
         floor = 0
         for step in layers { step.clear(dropStates: dropStates) }
+    }
+
+    /// Hands `use` what the packages of the layers keep: their layers, a store's name and its numbers.
+    ///
+    /// new: the slots of a tier that is begun anew, and keeps what `use` puts there.
+    package func exchange(new slots: Int?, _ use: (Range<Int>, String, Tensor) throws -> Void) throws {
+        for case let shard as Shard in layers { try shard.exchange(new: slots) { try use(shard.layers, $0, $1) } }
     }
 
     /// Runs every function that can be called once, on tokens that it leaves in the caches.
@@ -54,7 +60,6 @@ final class ModelRunner {
     /// `check` is called before each program, and may throw to end the call.
     func run(_ call: Call, _ ids: ArraySlice<Int32>, check: () throws -> Void) throws {
         let tokens = calls.widths[call.function] ?? 1, slots = try calls.tier(call)
-        tiers[slots, default: 0] += 1
         let name = manifest.tierName(call.function, slots)
         inputs.set(name, ids, position: call.first, hidden: values.first(tokens, manifest))
         for step in layers {

@@ -19,9 +19,10 @@ public struct Rotary: Codable, Sendable {
 
     /// The fields of every type of `rope_scaling`; each type uses some.
     public struct Scaling: Codable, Sendable {
-        var type: String?
+        package var type: String?
         var factor, alpha, lowFrequency, highFrequency, attentionFactor: Double?
-        var original, betaFast, betaSlow, mscale, mscaleAllDim: Double?
+        package var original: Double?
+        var betaFast, betaSlow, mscale, mscaleAllDim: Double?
         var truncate: Bool?
         var turning: Double?
         var short, long: [Double]?
@@ -36,33 +37,32 @@ public struct Rotary: Codable, Sendable {
         }
     }
 
-    /// Fills cos and sin (positions, D) for positions `first`, `first` + 1, ... in a cache of
-    /// `context` slots.
+    /// Fills cos and sin for positions `first`, `first` + 1, ... in a cache of `context` slots.
     ///
     /// Throws `invalidBundle` where a field of the scaling is missing or gives no numbers.
     package func fill(cos: UnsafeMutableBufferPointer<Float16>, sin: UnsafeMutableBufferPointer<Float16>,
-        first: Int = 0, positions: Int, context: Int) throws {
-        let frequencies = try self.frequencies(context), half = rotaryDim / 2
+        first: Int = 0, positions: Int, context: Int, _ layout: Manifest.Layout = .rows) throws {
+        let frequencies = try self.frequencies(context), half = rotaryDim / 2, step = layout.steps(positions, headDim)
         let scale = attentionScale?.squareRoot() ?? pow(Double(headDim), -0.25)
         let turn = try scale * attentionFactor()
         guard turn.isFinite, frequencies.allSatisfy(\.isFinite) else { throw damaged("no number") }
         for position in 0..<positions {
-            let row = position * headDim
+            func place(_ d: Int) -> Int { position * step.token + d * step.column }
             for d in rotaryDim..<max(headDim, rotaryDim) {
-                (cos[row + d], sin[row + d]) = (Float16(Float(scale)), 0)
+                (cos[place(d)], sin[place(d)]) = (Float16(Float(scale)), 0)
             }
             for pair in 0..<half {
                 let angle = Double(first + position) * frequencies[pair]
                 let c = Float16(Float(Foundation.cos(angle) * turn))
                 let s = Float16(Float(Foundation.sin(angle) * turn))
-                (cos[row + pair], cos[row + half + pair]) = (c, c)
-                (sin[row + pair], sin[row + half + pair]) = (-s, s)
+                (cos[place(pair)], cos[place(half + pair)]) = (c, c)
+                (sin[place(pair)], sin[place(half + pair)]) = (-s, s)
             }
         }
     }
 
     /// Whether YaRN turns by the same without two fields that mlx-lm does not read.
-    func isSameInMLX() throws -> Bool {
+    package func isSameInMLX() throws -> Bool {
         var read = scaling
         (read.attentionFactor, read.truncate) = (nil, nil)
         let theirs = Rotary(headDim: headDim, rotaryDim: rotaryDim, theta: theta, scaling: read, maxPosition: maxPosition,

@@ -45,35 +45,26 @@ package struct Sampler {
         if let k = options.topK, k < values.count {  // what ties with the k-th stays
             least = Cut(values.count, Double(values.count - k), most, { values[$0] }, { _ in 1 }).value
         }
-        var kept: [Candidate] = []
+        // What may be drawn, with probabilities beside that of the likeliest token.
+        var kept: [(token: Int, weight: Double)] = []
+        kept.reserveCapacity(values.count)
         for (token, value) in values.enumerated() where value >= least {
-            kept.append(Candidate(token: Int32(token), value: value, weight: exp(value - most)))
+            kept.append((token, exp(Double(value - most))))
         }
+        func sum() -> Double { kept.reduce(0) { $0 + $1.weight } }
         if let p = options.topP, p < 1 {
-            let sum = total(kept)
-            let cut = Cut(kept.count, 1 - p, most, { kept[$0].value }, { Double(kept[$0].weight / sum) })
-            kept = kept.indices.filter { (kept[$0].value, $0) >= (cut.value, cut.place) }.map { kept[$0] }
+            let cut = Cut(kept.count, (1 - p) * sum(), most, { values[kept[$0].token] }, { kept[$0].weight })
+            let first = kept[cut.place].token
+            kept.removeAll { values[$0.token] < cut.value || values[$0.token] == cut.value && $0.token < first }
         }
         if let p = options.minP, p > 0 {
             let least = most + log(Float(p))
-            kept.removeAll { $0.value < least }
+            kept.removeAll { values[$0.token] < least }
         }
-        // The first token whose sum exceeds what is drawn.
-        let sum = total(kept), end = kept.reduce(0) { $0 + Double($1.weight / sum) }
-        let drawn = random.uniform() * end
+        // The first token with which the sum exceeds what is drawn.
+        let drawn = random.uniform() * sum()
         var reached = 0.0
-        for one in kept {
-            reached += Double(one.weight / sum)
-            if reached > drawn { return one.token }
-        }
-        return kept.last?.token ?? 0
-    }
-
-    private func total(_ kept: [Candidate]) -> Float { Float(kept.reduce(0) { $0 + Double($1.weight) }) }
-
-    /// A token that may be drawn; weight: its probability beside that of the likeliest.
-    private struct Candidate {
-        let token: Int32, value: Float, weight: Float
+        return Int32(kept.first { reached += $0.weight; return reached > drawn }?.token ?? 0)
     }
 }
 
@@ -144,12 +135,9 @@ private func ordered(_ bits: UInt16) -> Int32 {
 extension Output {
     /// The logits (V,) of this output's token.
     func logits() -> [Float] {
-        var logits: [Float] = []
-        logits.reserveCapacity(parts.reduce(0) { $0 + $1.shape[1] })
-        for part in parts {
+        parts.flatMap { part in
             let columns = part.shape[3], halfs = part.halfs
-            for row in 0..<part.shape[1] { logits.append(Float(halfs[row * columns + column])) }
+            return (0..<part.shape[1]).map { Float(halfs[$0 * columns + column]) }
         }
-        return logits
     }
 }

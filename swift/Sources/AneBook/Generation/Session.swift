@@ -21,7 +21,7 @@ public actor Session {
     private let predictor: any Predictor
     private nonisolated let tokenizer: Tokenizer
     private var runner: ModelRunner?
-    private let cache = TokenCache(), turn = Turn()
+    package let cache = TokenCache(), turn = Turn()
 
     /// Throws `invalidBundle`, or `invalidInput` for a bundle of another task. Loads no program yet.
     public init(_ bundle: ModelBundle, predictor: any Predictor) throws {
@@ -67,18 +67,11 @@ public actor Session {
         try runner.warm { try Task.checkCancellation() }
     }
 
-    /// Forgets everything but the tokens that this conversation begins with.
-    ///
-    /// Of one that does not end with the user, these are the tokens before the user's next message.
-    public func reset(to messages: [Message] = []) async throws {
+    /// Forgets everything.
+    public func reset() async throws {
         try await turn.take()
         defer { turn.give() }
-        var prompts = [messages]
-        if messages.isEmpty { prompts = [] } else if messages.last?.role != "user" {
-            prompts = ["a", "b"].map { messages + [Message(role: "user", content: $0)] }
-        }
-        for prompt in prompts { cache.keep(try encode(.messages(prompt))) }
-        if prompts.isEmpty, let runner { cache.clear(runner) }
+        if let runner { cache.clear(runner) }
     }
 
     /// The token ids of a prompt: through the chat template where there is one.
@@ -122,38 +115,6 @@ public actor Session {
             throw AneBookError.invalidInput("cannot rewind to \(position): \(cache.tokens.count) tokens are held")
         }
         cache.keep(cache.tokens.prefix(position))
-    }
-
-    /// Writes what the session holds for `loadCache`, or for what goes on from it in MLX: a file whole
-    /// or not at all, for its owner alone.
-    ///
-    /// Throws `invalidInput` where nothing is held, the file cannot be written, or mlx has no cache of
-    /// such a model.
-    public func saveCache(to url: URL, form: CacheForm = .mlxSwift) async throws {
-        try await turn.take()
-        defer { turn.give() }
-        try PromptCache.check(bundle.manifest)
-        guard !cache.tokens.isEmpty else {
-            throw AneBookError.invalidInput("the session holds no tokens yet, so there is no cache to take")
-        }
-        let runner = try await loaded(), n = cache.tokens.count
-        _ = try cache.append([], guesses: [], runner)  // what windows lack after `rewind`
-        let own = PromptCache(tokens: cache.tokens, position: n, layers: try runner.kept(n), madeOf: bundle.manifest.madeOf)
-        try own.write(url, form, bundle.manifest)
-    }
-
-    /// Goes on from what a file holds, of Python's `save_cache` or this one's, or of MLX: the session
-    /// holds it instead of what it held.
-    ///
-    /// tokens: what it is the cache of, for a file that does not say. Throws `invalidInput` where it
-    /// is damaged or of another model, before anything changes.
-    public func loadCache(from url: URL, tokens: [Int32]? = nil) async throws {
-        try await turn.take()
-        defer { turn.give() }
-        let own = try PromptCache(url, bundle.manifest, tokens: tokens), runner = try await loaded()
-        cache.clear(runner)
-        try runner.keep(own.layers, own.position)
-        cache.hold(own.tokens)
     }
 
     /// Throws what an answer to these tokens would throw before any program runs.
@@ -202,7 +163,7 @@ public actor Session {
         }
     }
 
-    private func loaded(_ progress: Progress? = nil) async throws -> ModelRunner {
+    package func loaded(_ progress: Progress? = nil) async throws -> ModelRunner {
         if let runner { return runner }
         let runner = try ModelRunner(bundle, predictor.open())
         for (i, load) in runner.loads.enumerated() {

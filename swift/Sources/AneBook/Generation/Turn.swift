@@ -1,7 +1,7 @@
 import Synchronization
 
 /// Whose turn it is: one at a time, in the order of their coming.
-final class Turn: Sendable {
+package final class Turn: Sendable {
     private let line = Mutex(Line())
 
     private struct Line {
@@ -11,7 +11,7 @@ final class Turn: Sendable {
 
     /// Waits for the turn, which `give` ends. Throws `CancellationError` where the task is cancelled
     /// before it comes.
-    func take(isolation: isolated (any Actor)? = #isolation) async throws {
+    package func take(isolation: isolated (any Actor)? = #isolation) async throws {
         let number = line.withLock { $0.last += 1; return $0.last }
         try await withTaskCancellationHandler {
             try await withCheckedThrowingContinuation { continuation in
@@ -34,7 +34,7 @@ final class Turn: Sendable {
         }
     }
 
-    func give() {
+    package func give() {
         let next = line.withLock {
             let next = $0.waiting.isEmpty ? nil : $0.waiting.removeFirst()
             $0.taken = next != nil

@@ -76,15 +76,8 @@ struct CompiledFolder {
             let date = function.seal.isEmpty ? facts?[.modificationDate] as? Date : nil
             lines.append("\(path) \((facts?[.size] as? NSNumber)?.intValue ?? 0) \(date?.timeIntervalSince1970 ?? 0)")
         }
+        func hash(_ text: String) -> Substring { SHA256.hex(of: text).prefix(16) }
         let stem = "\(package.deletingPathExtension().lastPathComponent)-\(hash(function.folder))"
         return (stem, "\(stem)-\(hash(lines.joined(separator: "\n"))).mlmodelc")
-    }
-
-    /// FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/
-    private func hash(_ text: String) -> String {
-        let hash = text.utf8.reduce(0xcbf2_9ce4_8422_2325 as UInt64) {
-            ($0 ^ UInt64($1)) &* 0x100_0000_01b3
-        }
-        return String(hash, radix: 16)
     }
 }

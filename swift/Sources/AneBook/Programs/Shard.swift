@@ -88,7 +88,7 @@ final class Shard {
     /// columns of all tokens.
     ///
     /// new: the slots of a tier that is begun anew, with zeros, and keeps what `use` puts there.
-    func exchange(new: Int? = nil, _ use: (String, Tensor) throws -> Void) throws {
+    func exchange(new: Int?, _ use: (String, Tensor) throws -> Void) throws {
         if let new { (_, used) = (clear(dropStates: true), new) }
         guard let slots = new ?? slots, let function = functions.values.first(where: { $0.spec.slots == slots })
         else { return }

@@ -25,22 +25,12 @@ public struct Tokenizer: Sendable {
         tables = try TokenizerTables(PackedFile(bytes))
     }
 
-    /// One more than the highest id.
-    public var vocabularySize: Int { tables.table.texts.count }
-
     /// The ids of a text's tokens; with those the model expects around it if `addSpecialTokens`.
     ///
     /// Throws `AneBookError.invalidBundle` where the file's patterns take too long to split it.
     public func encode(_ text: String, addSpecialTokens: Bool) throws(AneBookError) -> [Int32] {
         let encoder = try encoder(text, places: nil)
         return addSpecialTokens ? tables.before + encoder.ids + tables.after : encoder.ids
-    }
-
-    /// The same for UTF-8. Bytes that are none count as U+FFFD, as in `String(decoding:as:)`.
-    public func encode(
-        _ bytes: some Collection<UInt8>, addSpecialTokens: Bool
-    ) throws(AneBookError) -> [Int32] {
-        try encode(String(decoding: bytes, as: UTF8.self), addSpecialTokens: addSpecialTokens)
     }
 
     /// What has encoded a text, for its results; places: [] to have those of its tokens, too.
@@ -63,15 +53,6 @@ public struct Tokenizer: Sendable {
         var decoder = TokenDecoder(tables)
         for id in ids { decoder.append(id) }
         return decoder.text()
-    }
-
-    /// The id of a token, given as the text that it stands for; in a vocabulary of WordPiece or
-    /// SentencePiece as it is written there, with its `##` or `▁`.
-    public func id(of token: String) -> Int32? {
-        if let id = tables.addedIds[Array(token.utf8)] { return id }
-        return tables.file.data.withUnsafeBytes { raw in
-            tables.table.id(of: token.utf8, TokenTable.inVocabulary, raw).map { Int32($0) }
-        }
     }
 
     /// A token of a text, and which of its Unicode scalars it covers, even in part.
@@ -125,7 +106,6 @@ final class TokenizerTables: Sendable {
     let byteIds: [Int32]
     let normalizer: CharacterNormalizer?
     let added, addedNormalized: AddedTokens
-    let addedIds: [[UInt8]: Int32]
     let splitter: WordSplitter
     let spaceKinds: UInt64
     let before, after: [Int32]
@@ -167,7 +147,6 @@ final class TokenizerTables: Sendable {
             (0..<contents.count).allSatisfy({ rows[2 * $0] < tokens })
         else { throw damaged("addi") }
         var plain: [([UInt8], AddedTokens.Added)] = [], changed = plain
-        var addedIds: [[UInt8]: Int32] = [:]
         for i in 0..<contents.count {
             let content = file.data.withUnsafeBytes { [UInt8]($0[contents.range(i)]) }
             let text = String(decoding: content, as: UTF8.self), flags = rows[2 * i + 1]
@@ -175,14 +154,12 @@ final class TokenizerTables: Sendable {
             let token = AddedTokens.Added(
                 id: Int32(rows[2 * i]), takesSpaceBefore: flags & 1 != 0,
                 takesSpaceBehind: flags & 2 != 0)
-            addedIds[content] = token.id
             if flags & 4 == 0 {
                 plain.append((content, token))
             } else {
                 changed.append((Self.normalized(content, normalizer, head), token))
             }
         }
-        self.addedIds = addedIds
         (added, addedNormalized) = (AddedTokens(plain), AddedTokens(changed))
     }
 

@@ -8,19 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ane_book.errors import UnsupportedModel, printable
-from ane_book.weights import tokenizer
-
-MARK = "\u2581"  # what stands for a space in SentencePiece's tokens
+from ane_book.weights import gguf_tokenizer
+from ane_book.weights.gguf_tokenizer import MARK
 
 #: The regular expressions that may split a text, by the name of who uses them first. Each is
 #: written as in the family's tokenizer.json.
-SPLITS = tokenizer.SPLITS | {
+SPLITS = gguf_tokenizer.SPLITS | {
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    "qwen3.5": tokenizer.CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
-    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
-    "tekken": tokenizer.CASES.replace("TAIL", "").replace("NUMBER", r"\p{N}"),
     "privacy-small": r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]|\s+(?!\S)|\s+",
 }
 

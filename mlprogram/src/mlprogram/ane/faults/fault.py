@@ -1,6 +1,6 @@
 """`Fault`: a known fault of a converter, of Core ML or of a compiler; and the reader of data/."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
@@ -8,7 +8,7 @@ import tomllib
 from typing import Any, Literal
 
 from mlprogram.ane.claims import Citation, Claim
-from mlprogram.ane.faults.patterns import PATTERNS
+from mlprogram.ane.faults.patterns import pattern
 from mlprogram.ane.faults.versions import LAST, Makers, makers_of, span, version
 from mlprogram.ane.laws.graph import ProgramGraph, Seen
 from mlprogram.ane.laws.rule import Rule
@@ -31,7 +31,8 @@ class Fault(Rule):
     longer does: of coremltools, or a system; "" if unknown, or not mended. systems: those that it
     was reported on. frontend: of coremltools, "torch" if only programs converted from it have it.
     units: CPU, GPU or ANE; "" if all, or not said. gives, should: what comes out, and what
-    should. refuses: Core ML refuses the program, which the executor runs.
+    should. refuses: Core ML refuses the program, which the executor runs. row: that it is of the
+    arithmetic table; "" if it is none.
 
     How sure it is, its claim's grade says: "run" here, by the versions named; "apple", merged or
     documented there; "measured" or "reported" by the source.
@@ -46,10 +47,15 @@ class Fault(Rule):
     gives: str = ""
     should: str = ""
     refuses: bool = False
+    row: str = ""
 
     def facts(self) -> dict:
         """Whose fault it is and what comes out, for a finding in JSON."""
         return {name: getattr(self, name) for name in sorted(OWN)}
+
+    def look(self, graph: ProgramGraph) -> Iterable[Seen]:
+        """What looks like it in a function, whoever made the package."""
+        return pattern(self.id, self.row)(graph)
 
     def applies(self, makers: Makers, system: str = "") -> bool:
         """Whether a package of these makers may have it, on `system` or on any that reads it.
@@ -113,7 +119,7 @@ def _seen(
     special = _own().get(SPECIAL.get(fault.id, ""))
     told = [*_seen(special, system, coremltools, graph)] if special else []
     ops = {id(seen.operation) for seen in told}
-    yield from (seen for seen in PATTERNS[fault.id](graph) if id(seen.operation) not in ops)
+    yield from (seen for seen in fault.look(graph) if id(seen.operation) not in ops)
 
 
 @cache

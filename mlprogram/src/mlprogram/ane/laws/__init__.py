@@ -13,7 +13,8 @@
     calibrate.py  the one rule that runs the package: sums that overflow on given inputs
     report.py     findings as text, JSON, SARIF 2.1.0 and GitHub's annotations
 
-A package is read, not run, and weights are not decompressed. A package without findings is not
+A package is read, not run, and weights are not decompressed. Where its weights are not there, the
+rules that read no numbers are applied, and the report says so. A package without findings is not
 proven to run on the engine: see `mlprogram.ane.placement` for a prediction of Core ML's
 planner, and measure on a Mac.
 
@@ -90,6 +91,7 @@ def check(
         for package in read_programs(file):
             total += weights.weight_bytes(package)
             _check_package(package, rules, report, _name(file, path))
+            report.unseen += package.absent.values()
         report.packages += 1
         if progress and len(packages) > 1:
             progress(f"checked {file.name}", number, len(packages))

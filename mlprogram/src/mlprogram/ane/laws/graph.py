@@ -6,7 +6,10 @@ weights. No weight is decompressed, and torch is not needed.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
+from mlprogram.analysis.ranges import WHOLE, Interval
+from mlprogram.analysis.touched import Facts
 from mlprogram.ane.laws.rule import Severity
 from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.reader import Package
@@ -73,6 +76,11 @@ class ProgramGraph:
         self.outputs = {name: self.types[name] for name in function.block.outputs}
         self.features = package.described(function.name, "input")
 
+    @cached_property
+    def facts(self) -> Facts:
+        """Between which numbers its values lie, and what else is known without an input."""
+        return _Unwrapped(self.function)
+
     def _add(self, operation: Operation) -> None:
         for name, type_ in operation.outputs:
             self.types[name], self.makers[name] = type_, operation
@@ -93,11 +101,11 @@ class ProgramGraph:
         return item.type if isinstance(item, Constant) else self.types.get(item or "")
 
     def constant(self, item: str | Constant | None) -> Constant | None:
-        """The constant behind an input; None if it is computed or compressed."""
+        """The constant behind an input; None if it is computed, compressed, or not there."""
         maker = self.maker(item)
         if maker is not None and maker.type == "const":
             item = maker.inputs["val"][0]
-        return item if isinstance(item, Constant) else None
+        return item if isinstance(item, Constant) and item.is_there else None
 
     def fixed(self, item: str | Constant | None) -> bool:
         """Whether an input is constant, compressed or not."""
@@ -133,11 +141,11 @@ class ProgramGraph:
         return ConstantWeight(type_, outputs % rank, inputs % rank, compressed)
 
     def constants(self) -> Iterator[tuple[Operation, Constant]]:
-        """Every stored constant and its op, including the parts of compressed weights."""
+        """Every constant that is there and its op, including the parts of compressed weights."""
         for operation in self.every:
             for items in operation.inputs.values():
                 for item in items:
-                    if isinstance(item, Constant):
+                    if isinstance(item, Constant) and item.is_there:
                         yield operation, item
 
     def compressed(self) -> Iterator[Operation]:
@@ -145,6 +153,16 @@ class ProgramGraph:
         for operation in self.every:
             if operation.type.startswith("constexpr_"):
                 yield operation
+
+
+class _Unwrapped(Facts):
+    """Facts of values as they are meant: whole numbers do not wrap around."""
+
+    def _fitting(self, found: Interval, type_: TensorType) -> Interval:
+        if type_.dtype not in WHOLE:
+            return super()._fitting(found, type_)
+        low, high = WHOLE[type_.dtype]
+        return max(found[0], low), min(found[1], high)
 
 
 def _in_order(block: Block, types: dict[str, TensorType]) -> Iterator[Operation]:

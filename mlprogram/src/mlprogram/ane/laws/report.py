@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, shorten
 from urllib.parse import quote
 
 from mlprogram.ane.claims import Claim
@@ -18,8 +18,9 @@ from mlprogram.errors import printable
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LISTED = 100  # the most places of a finding in SARIF
-SHOWN = {"error": 4, "warning": 4, "note": 1}  # the most findings of a rule in a text
-HINT = "--why: who says so, every finding, what to do about notes"
+SHOWN = 4  # the most findings of a rule in a text
+UNSEEN = "not looked at, the numbers of weights"
+HINT = "--why: who says so, every finding, notes in full"
 
 
 @dataclass
@@ -28,7 +29,8 @@ class LawReport:
 
     path: what was checked. packages: how many. calibrated: whether they were run on inputs, too.
     remarks: on `side`, which is in the file `place`; their findings are shown beside those of laws
-    and counted apart. Equal findings are merged, with all their places.
+    and counted apart. unseen: for each weight file that is not there, why. Equal findings are
+    merged, with all their places.
     """
 
     path: str
@@ -37,6 +39,7 @@ class LawReport:
     remarks: list[Remark] = field(default_factory=list)
     side: str = ""
     place: str = ""
+    unseen: list[str] = field(default_factory=list)
     _found: dict[tuple, Finding] = field(default_factory=dict, repr=False)
 
     def add(self, rule: Rule, seen: Seen, place: Place) -> None:
@@ -65,22 +68,26 @@ class LawReport:
             "packages": self.packages,
             **{f"{severity}s": self.count(severity) for severity in SEVERITIES},
             "findings": [found.to_json() for found in self.findings],
+            "unseen": self.unseen,
         }
 
     def text(self, width: int = 100, why: bool = False) -> str:
-        """The report as text; why: with sources, every finding, and what to do about notes."""
+        """The report as text, a note on one line; why: with sources, and all of every finding."""
         groups: dict[tuple[str, str], list[Finding]] = {}
         for found in self.findings:
             groups.setdefault((found.severity, found.rule.id), []).append(found)
         grave, notes = list[str](), list[str]()
         for (severity, _), group in groups.items():
-            block = _block(group, width, self.packages > 1, why)
-            (notes if severity == "note" and not why else grave).append(block)
+            if severity == "note" and not why:
+                notes.append(_note(group, width))
+            else:
+                grave.append(_block(group, width, self.packages > 1, why))
         end = self.summary if why or not groups else f"{HINT}\n{self.summary}"
         if self.remarks:
             end += f"; {counted(one.severity for one in self.remarks)} in {self.side}"
         remarks = [_filled(printable(str(one)), width) for one in self.remarks]
-        return "\n\n".join([*remarks, *grave, *(["\n".join(notes)] if notes else []), end])
+        unseen = [_filled(printable(f"{UNSEEN}: {why}"), width) for why in self.unseen]
+        return "\n\n".join([*remarks, *grave, *(["\n".join(notes)] if notes else []), *unseen, end])
 
     @property
     def summary(self) -> str:
@@ -97,6 +104,8 @@ class LawReport:
             yield annotation(found.severity, file, line, title, text)
         for one in self.remarks:
             yield annotation(one.severity, self.place, 0, one.name, one.text)
+        for why in self.unseen:
+            yield annotation("warning", self.path, 0, UNSEEN, why)
 
     def sarif(self) -> dict:
         """The report as a SARIF 2.1.0 log, for GitHub's code scanning and other readers."""
@@ -172,7 +181,7 @@ def annotation(severity: Severity, file: str, line: int, title: str, text: str) 
 def _block(group: list[Finding], width: int, named: bool, why: bool) -> str:
     """The findings of a rule as paragraphs: the law, the first findings, what to do about them.
 
-    why: also the law's sources, all findings, and what to do about notes.
+    why: also the law's sources, and all findings.
     """
     rule, severity, claim = group[0].rule, group[0].severity, group[0].rule.claim
     on = ", ".join(filter(None, (claim.chip, claim.os)))
@@ -182,7 +191,7 @@ def _block(group: list[Finding], width: int, named: bool, why: bool) -> str:
         brief += "; reports against"
     law = f"{severity} {rule.id}: {claim.statement} ({evidence if why else brief})"
     paragraphs = [_filled(law, width)]
-    shown = len(group) if why else SHOWN[severity]
+    shown = len(group) if why else SHOWN
     for found in group[:shown]:
         package = f"{found.places[0].package}: " if named else ""
         text = printable(f"{package}{found.where}: {found.seen}".replace("\n", " "))
@@ -191,9 +200,15 @@ def _block(group: list[Finding], width: int, named: bool, why: bool) -> str:
             paragraphs.append(_filled(printable(found.numbers.text()), width, "    "))
     if group[shown:]:
         paragraphs.append(f"  and {len(group[shown:]):,} more")
-    if why or severity != "note":
-        paragraphs.append(_indented(f"instead: {rule.instead}", width))
+    paragraphs.append(_indented(f"instead: {rule.instead}", width))
     return "\n".join(paragraphs)
+
+
+def _note(group: list[Finding], width: int) -> str:
+    """The findings of a note on one line: how many there are, and the law as far as it goes."""
+    many = f" ({len(group):,})" if len(group) > 1 else ""
+    text = f"note {group[0].rule.id}{many}: {group[0].rule.claim.statement}"
+    return shorten(text, width, placeholder=" ...")
 
 
 def _limits(claim: Claim) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from mlprogram.ane.laws.rules.weights import largest_file
 from mlprogram.ane.placement.estimator import Estimator, Range, work
 from mlprogram.ane.placement.graph import GraphOp, read_ops
 from mlprogram.ane.placement.path import ANE, segments, shortest
@@ -174,10 +175,11 @@ def place(
 
     Raises InvalidPackage, and InvalidInput for an unknown chip or function.
     """
-    opened = package if isinstance(package, Package) else Package(package)
+    opened = package if isinstance(package, Package) else Package(package, weights=False)
     (chosen,) = find_functions(opened, function or opened.default_function)
     estimator = Estimator.of(chip)
-    largest = max((path.stat().st_size for path in opened.weight_files), default=0)
+    sizes = [path.stat().st_size for path in opened.weight_files]
+    largest = max([largest_file(opened), *sizes])
     ops = read_ops(opened, chosen)
     return place_ops(ops, estimator, str(opened.path), chosen.name, weight_file=largest)
 

@@ -4,11 +4,13 @@
 coremltools run its passes and write the package. A node without a form in MIL is refused by name.
 Language models in ONNX Runtime's form are better read as weights, by who knows language models.
 
-    source.py      reads the file and expands function operators
+    source.py      reads the file and inlines its functions
     older.py       converts old opsets
     order.py       sorts the nodes topologically
     signature.py   maps inputs and outputs to Core ML's types
     translate.py   translates or folds each node
+    definitions.py gives the operators that define another
+    control.py     unrolls loops, and takes the one branch that runs
     values.py      a value of the graph during translation
     ops/           one function per ONNX operator, which builds it in MIL
     half.py        prepares the program for fp16: bounds masks, picks the ops to keep in fp32
@@ -59,7 +61,9 @@ def convert_graph(
     if out.suffix != ".mlpackage":
         raise InvalidInput(f"{out} must be named .mlpackage, as packages are")
     if out.exists() and not force:
-        raise InvalidInput(f"{out} exists; choose another name or pass force=True (--force)")
+        raise InvalidInput(
+            f"{out} exists; choose another name, or write over it by --force (force=True)"
+        )
     if out.is_symlink() or (out.exists() and not (out / "Manifest.json").is_file()):
         raise InvalidInput(f"{out} is no package, and stays as it is; choose another name")
     program, renamed = _program(path, precision, shapes or {}, constants or {})

@@ -75,8 +75,13 @@ def _stumbled(model: "ModelProto", opset: int, said: str) -> str:
         except defs.SchemaError:
             return f"that opset has no {found[2]}"
         return f"it has no later form for {found[2]} of opset {since}"
-    plain = re.sub(r"^\S+:\d+: \w+: Assertion `.*?` failed: ", "", said.strip())
-    return f"it says: {(plain.splitlines() or ['nothing'])[0]}"
+    return f"it says: {plainly(said)}"
+
+
+def plainly(said: str) -> str:
+    """The first line of what onnx's C++ says, without the place in its code."""
+    plain = re.sub(r"^.*?\S+:\d+: \w+: Assertion `.*?` failed: ", "", said.strip())
+    return (plain.splitlines() or ["nothing"])[0]
 
 
 def _mend(graph: "GraphProto", opset: int) -> None:

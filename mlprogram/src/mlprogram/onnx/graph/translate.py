@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from mlprogram.errors import InvalidWeights, UnsupportedOp
 from mlprogram.onnx.evaluate import NotComputed, TooLarge, evaluate
 from mlprogram.onnx.file import ONNX_DOMAINS, describe
+from mlprogram.onnx.graph.control import CONTROL
+from mlprogram.onnx.graph.definitions import definition, is_written_out
+from mlprogram.onnx.graph.older import plainly
 from mlprogram.onnx.graph.ops import OPERATORS, Bound, Constant, Operator, Unsayable
 from mlprogram.onnx.graph.ops._axes import EACH_NUMBER, few_axes, is_high, with_few_axes
 from mlprogram.onnx.graph.ops._common import (
@@ -27,13 +30,14 @@ from mlprogram.onnx.graph.values import Value, is_foldable, wrapped
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra
-    from onnx import NodeProto
+    from onnx import FunctionProto, GraphProto, NodeProto
     from onnx.defs import OpSchema
 
 
 Inputs = Sequence[Value | None]
 
-CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
+DEEPEST = 50  # graphs inside of one another
+OF_ONNX_RUNTIME = ("com.microsoft", "com.ms.")  # the first letters of its domains
 
 
 class NeedsConstant(UnsupportedOp):
@@ -49,9 +53,14 @@ class GraphWalk:
 
     def __init__(self, source: GraphSource, known: Mapping[str, np.ndarray]):
         self.source, self.path, self.graph = source, source.path, source.graph
-        constants = {**dict(source.constants()), **known}
-        self.values = {name: Value.known(array) for name, array in constants.items()}
+        self.values = self.constants() | {n: Value.known(array) for n, array in known.items()}
+        self._opset = source.opset
+        self._inside: tuple[str, ...] = ()  # what the present graph is a part of
         self._names: set[str] = set()
+
+    def constants(self, graph: "GraphProto | None" = None) -> dict[str, Value]:
+        """The constants that are stored in the graph, or in a subgraph."""
+        return {name: Value.known(array) for name, array in self.source.constants(graph)}
 
     def convert(self, nodes: "Iterable[NodeProto]") -> None:
         """Fold each node, or add the MIL ops that compute it."""
@@ -60,7 +69,10 @@ class GraphWalk:
             try:
                 results = self._results(node, inputs)
             except Unsayable as error:
-                raise UnsupportedOp(self._say(node, inputs, str(error))) from None
+                text = self._say(node, inputs, str(error))
+                if error.origins:
+                    raise NeedsConstant(text, error.origins) from None
+                raise UnsupportedOp(text) from None
             named = zip(node.output, results, strict=False)
             self.values |= {name: value for name, value in named if name}
 
@@ -71,17 +83,60 @@ class GraphWalk:
             )
         return self.values[name]
 
+    def nested(
+        self,
+        node: "NodeProto",
+        part: "GraphProto | FunctionProto",
+        given: Mapping[str, Value],
+        what: str = "",
+    ) -> list[Value]:
+        """Convert a subgraph of a node, or its definition, and return its outputs.
+
+        given: its inputs and constants. A subgraph sees the names around it as well; what is inside
+        is not visible after it. what: of the node it is, for errors.
+        """
+        if len(self._inside) == DEEPEST:
+            raise Unsayable(f"a graph inside of {DEEPEST} others")
+        outer = self.values, self._opset, self._inside
+        self._inside = (", ".join(filter(None, (describe(node), what))), *self._inside)
+        if hasattr(part, "opset_import"):
+            opsets = [one.version for one in part.opset_import if one.domain in ONNX_DOMAINS]
+            self._opset, self.values = max(opsets, default=self._opset), {**given}
+        else:
+            self.values = {**self.values, **given}
+        try:
+            self.convert(part.node)
+            return [self._find(getattr(x, "name", x), node) for x in part.output]
+        finally:
+            self.values, self._opset, self._inside = outer
+
+    def apply(self, op: str, *inputs: Value, **attributes) -> Value:
+        """The result of an operator of ONNX's that is not a node of the graph."""
+        from onnx import helper
+
+        names = [f"{op}_{i}" for i in range(len(inputs))]
+        return self._results(helper.make_node(op, names, [op], **attributes), inputs)[0]
+
     def _results(self, node: "NodeProto", inputs: Inputs) -> list[Value]:
         if node.domain not in ONNX_DOMAINS:
-            raise Unsayable(f"an operator of {node.domain}, not one of ONNX's own")
-        condition = inputs[0] if node.op_type == "If" and inputs else None
-        if condition is not None and condition.is_known:
-            return self._branch(node, condition.data)
-        if node.op_type in CONTROL_FLOW:
-            origins = ", ".join(sorted(condition.origins if condition is not None else ()))
-            known = f", or make {origins} known (constants=)" if origins else ""
-            raise Unsayable(f"control flow: export the model for one path and one length{known}")
+            raise Unsayable(_foreign(node.domain))
+        if node.op_type in CONTROL:
+            try:
+                return CONTROL[node.op_type](self, node, inputs)
+            except (LookupError, TypeError, ValueError) as error:
+                raise Unsayable(f"inputs or a body that no {node.op_type} has ({error})") from error
         schema = self._schema(node)
+        if is_written_out(node.op_type, self._opset):
+            try:
+                part = definition(node, inputs, schema, self._opset)
+            except Exception as error:  # from C++
+                why = plainly(str(error))
+                raise Unsayable(
+                    f"an operator that onnx cannot write out as others: {why}"
+                ) from None
+            named = zip(part.input, inputs, strict=False)
+            given = {name: value for name, value in named if value is not None}
+            return self._named(node, self.nested(node, part, given))
         if not is_foldable(node, inputs):
             return self._named(node, self._made(node, inputs, schema))
         try:
@@ -90,22 +145,6 @@ class GraphWalk:
             raise Unsayable(str(error)) from None
         except NotComputed as error:
             return self._computed(node, inputs, schema, error)
-
-    def _branch(self, node: "NodeProto", condition: np.ndarray) -> list[Value]:
-        """The results of an `If` with a constant condition: those of its branch."""
-        if condition.size != 1:
-            raise Unsayable(f"a condition of {condition.size} values")
-        name = "then_branch" if condition.item() else "else_branch"
-        branch = next((a.g for a in node.attribute if a.name == name), None)
-        if branch is None:
-            raise Unsayable(f"an If without its {name}")
-        outer = self.values  # names inside of the branch are not visible after it
-        self.values = outer | {n: Value.known(a) for n, a in self.source.constants(branch)}
-        try:
-            self.convert(branch.node)
-            return [self._find(feature.name, node) for feature in branch.output]
-        finally:
-            self.values = outer
 
     def _computed(
         self, node: "NodeProto", inputs: Inputs, schema: "OpSchema", error: NotComputed
@@ -167,7 +206,7 @@ class GraphWalk:
     def _named(self, node: "NodeProto", made: list[Value]) -> list[Value]:
         """Give the results the names in the program that they have in the graph."""
         for value, name in zip(made, node.output, strict=False):
-            if not isinstance(value.data, np.ndarray):
+            if name and not isinstance(value.data, np.ndarray):
                 value.data.name = self.name(name)
         return made
 
@@ -176,17 +215,17 @@ class GraphWalk:
             return [self.source.array(node.attribute[0].t)]
         named = zip(node.input, inputs, strict=True)
         operands = {name: value.operand for name, value in named if value is not None}
-        return evaluate(node, operands, self.source.opset)
+        return evaluate(node, operands, self._opset)
 
     def _schema(self, node: "NodeProto") -> "OpSchema":
         """ONNX's definition of a node's operator. Raises Unsayable."""
         from onnx import defs
 
         try:
-            return defs.get_schema(node.op_type, self.source.opset, "")
+            return defs.get_schema(node.op_type, self._opset, "")
         except defs.SchemaError:
             raise Unsayable(
-                f"an operator that opset {self.source.opset} does not have{_near(node)}"
+                f"an operator that opset {self._opset} does not have{_near(node)}"
             ) from None
 
     def _arguments(self, node: "NodeProto", operator: Operator, inputs: Inputs) -> list:
@@ -210,11 +249,11 @@ class GraphWalk:
                 arguments.append(value.data)
             elif value.origins:
                 origins = sorted(value.origins)
-                reason = (
+                raise Unsayable(
                     f"input {parameter.name!r} that is known only when the program runs: it rests "
-                    f"on {', '.join(origins)}"
+                    f"on {', '.join(origins)}",
+                    origins,
                 )
-                raise NeedsConstant(self._say(node, inputs, reason), origins)
             else:
                 raise Unsayable(
                     f"input {parameter.name!r}, which coremltools does not compute of constants"
@@ -238,7 +277,9 @@ class GraphWalk:
             for name, v in zip(node.input, inputs, strict=True)
             if v is not None
         ]
-        return f"{self.path}: {describe(node, '; '.join(operands))}: Core ML is not given {why}"
+        inside = "".join(f", inside of {one}" for one in self._inside)
+        where = f"{self.path}: {describe(node, '; '.join(operands))}{inside}"
+        return f"{where}: Core ML is not given {why}"
 
 
 def accepted(name: str) -> str:
@@ -246,6 +287,17 @@ def accepted(name: str) -> str:
     from coremltools.converters.mil.mil.passes.defs.preprocess import NameSanitizer
 
     return NameSanitizer(prefix="var_").sanitize_name(name)
+
+
+def _foreign(domain: str) -> str:
+    """Why a node of a domain other than ONNX's is refused, and how to get a file without any."""
+    known = f"an operator of {domain}, not one of ONNX's own"
+    if not domain.startswith(OF_ONNX_RUNTIME):
+        return known
+    return (
+        f"{known}; ONNX Runtime's optimisers and quantisers write it: convert the file that the "
+        "framework exported, or have it optimised with ORT_ENABLE_BASIC, which keeps to ONNX's own"
+    )
 
 
 def _near(node: "NodeProto") -> str:

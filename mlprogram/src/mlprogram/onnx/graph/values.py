@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # onnx is an extra
 
 #: Operators whose results may exceed the range of a narrow type.
 WRAPPING = {
-    "Abs", "Add", "Cast", "CastLike", "CumSum", "Div", "MatMul", "Mul", "Neg", "Pow", "ReduceProd",
-    "ReduceSum", "Sub", "Sum",
+    "Abs", "Add", "BitShift", "Cast", "CastLike", "CumSum", "Div", "MatMul", "Mul", "Neg", "Pow",
+    "ReduceProd", "ReduceSum", "Sub", "Sum",
 }  # fmt: skip
 #: Operators that use only the shape or type of these inputs.
 SHAPE_ALONE = {"Shape": {0}, "Size": {0}, "EyeLike": {0}, "CastLike": {1}}

@@ -261,7 +261,8 @@ def compared_weights(theirs: np.ndarray, ours: np.ndarray) -> tuple[str, str]:
         factor = (a * b).sum(axis=others, keepdims=True) / power
         if b.size > b.shape[axis] and np.abs(a - factor * b).max() <= 0.02 * np.abs(a).max():
             low, high = float(factor.min()), float(factor.max())
-            return "scale", f"it is {low:.4g} to {high:.4g} times as large along axis {axis}"
+            times = " to ".join(dict.fromkeys([f"{low:.4g}", f"{high:.4g}"]))
+            return "scale", f"it is {times} times as large along axis {axis}"
     apart = np.abs(a - b) > 1e-3 * np.abs(b).max()
     return "weights", f"{int(apart.sum()):,} of {b.size:,} numbers differ"
 

@@ -7,7 +7,6 @@ the PyTorch modules.
 from collections.abc import Callable, Iterator
 from math import prod
 
-from mlprogram.ane.faults.patterns import narrowing
 from mlprogram.ane.faults.patterns.known import (
     Item,
     each,
@@ -350,28 +349,3 @@ def _stays_float(graph: ProgramGraph, operation: Operation) -> bool:
     readers = graph.readers.get(name, [])
     whole = (*(f"int{bits}" for bits in (8, 16, 32)), "uint8", "uint16", "bool")
     return name in graph.outputs or not any(_casts_to(graph, one, whole) for one in readers)
-
-
-PATTERNS: tuple[Callable[[ProgramGraph], Iterator[Seen]], ...] = (
-    *narrowing.PATTERNS,
-    reciprocal_epsilon,
-    atan2_zero,
-    band_infinite,
-    narrow_empty,
-    diagonal_matrix,
-    roll_negative,
-    div_floor_integer,
-    div_trunc_integer,
-    floor_divide_integer,
-    matmul_batch_lost,
-    fourier_matrix,
-    clamp_bounds_cut,
-    clamp_integer,
-    attention_mask_added,
-    rms_norm_epsilon,
-    root_of_square,
-    gelu_slope,
-    log_of_softmax,
-    average_overhang,
-    scale_zero,
-)

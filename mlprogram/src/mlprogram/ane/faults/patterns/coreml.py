@@ -1,19 +1,18 @@
 """Other numbers than described: faults of Core ML, of its compiler and of Core AI."""
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from math import ceil
 
+from mlprogram.analysis.touched import touches
 from mlprogram.ane.faults.patterns.known import (
     among,
     each,
     generation,
-    nonnegative,
     number,
     numbers,
     shape_of,
-    size_of,
 )
-from mlprogram.ane.laws.graph import VIEWS, ProgramGraph, Seen, sizes
+from mlprogram.ane.laws.graph import VIEWS, ProgramGraph, Seen
 from mlprogram.package.function import Operation
 import numpy as np
 
@@ -26,16 +25,9 @@ ATTENTION = "scaled_dot_product_attention"
 BLOCKWISE = "constexpr_blockwise_shift_scale"
 
 
-def pow_two(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation in each(graph, "pow"):
-        if np.all(np.equal(graph.value(operation, "x", 0), 2)):
-            yield Seen("a pow of a constant 2", operation)
-
-
 def mod_sign(graph: ProgramGraph) -> Iterator[Seen]:
     for operation in each(graph, "mod"):
-        known = all(nonnegative(graph, graph.item(operation, key)) for key in "xy")
-        if not known and not _wraps(graph, operation):
+        if touches("mod-sign", operation, graph.facts) and not _wraps(graph, operation):
             yield Seen("a mod of numbers that may be negative", operation)
 
 
@@ -104,12 +96,6 @@ def gather_negative(graph: ProgramGraph) -> Iterator[Seen]:
             yield Seen(f"a {operation.type} at {lowest}", operation)
 
 
-def gather_nd_computed(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation in each(graph, "gather_nd"):
-        if not graph.fixed(graph.item(operation, "indices")):
-            yield Seen("a gather_nd by computed indices", operation)
-
-
 def slice_last_backwards(graph: ProgramGraph) -> Iterator[Seen]:
     for operation in each(graph, "slice_by_index"):
         ends = [numbers(graph, operation, key) for key in ("begin", "end", "stride")]
@@ -120,40 +106,10 @@ def slice_last_backwards(graph: ProgramGraph) -> Iterator[Seen]:
 # --- convolutions, pooling, resizing
 
 
-def conv_corner(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation in each(graph, "conv"):
-        kernel = shape_of(graph, operation, "weight")[2:]
-        form = kernel, *(numbers(graph, operation, key) for key in ("strides", "pad"))
-        if form == ((3, 2), [2, 2], [1] * 4) and size_of(graph, operation, "x", 1) > 1:
-            yield Seen("a conv of 3 x 2, by 2, padded by 1", operation)
-
-
 def conv_weight_computed(graph: ProgramGraph) -> Iterator[Seen]:
     for operation in each(graph, "conv"):
         if not graph.fixed(graph.item(operation, "weight")):
             yield Seen("a conv with a weight that is computed or given", operation)
-
-
-def conv_transpose_shape(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation in each(graph, "conv_transpose"):
-        x, kernel = (shape_of(graph, operation, key)[2:] for key in ("x", "weight"))
-        asked = numbers(graph, operation, "output_shape")[-len(kernel) :]
-        kind = str(graph.value(operation, "pad_type", "custom"))
-        if not asked or kind.startswith("same") or None in x:
-            continue
-        strides = numbers(graph, operation, "strides") or [1] * len(kernel)
-        dilations = numbers(graph, operation, "dilations") or [1] * len(kernel)
-        pads = numbers(graph, operation, "pad") if kind == "custom" else []
-        pads = pads or [0] * 2 * len(kernel)
-        own = [
-            (n - 1) * by + far * (size - 1) + 1 - before - after
-            for n, by, far, size, before, after in zip(
-                x, strides, dilations, kernel, pads[::2], pads[1::2], strict=False
-            )
-        ]
-        if own != asked:
-            text = f"a conv_transpose to {sizes(tuple(asked))}, which makes {sizes(tuple(own))}"
-            yield Seen(text, operation)
 
 
 def conv_transpose_uneven(graph: ProgramGraph) -> Iterator[Seen]:
@@ -307,13 +263,3 @@ def hardswish_matrix(graph: ProgramGraph) -> Iterator[Seen]:
         type_ = operation.outputs[0][1]
         if (type_.dtype, len(type_.shape)) == ("fp16", 2) and _read_by(graph, operation, ("mul",)):
             yield Seen(f"a {product.type} of two axes into hardswish", operation)
-
-
-PATTERNS: tuple[Callable[[ProgramGraph], Iterator[Seen]], ...] = (
-    pow_two, mod_sign, integers_beyond, range_small_step, log_sum_exp, gather_negative,
-    gather_nd_computed, slice_last_backwards, conv_corner, conv_weight_computed,
-    conv_transpose_shape, conv_transpose_uneven, avg_pool_seven, pool_same_lower, max_pool_padding,
-    upsample_fraction, resample_reflection, crop_resize_gpu, nms_half, attention_batch,
-    attention_mask_ignored, state_slice_update, int4_scale_each, palette_quantised,
-    lstm_sparse_integers, hardswish_matrix,
-)  # fmt: skip

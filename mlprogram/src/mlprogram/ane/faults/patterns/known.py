@@ -9,58 +9,10 @@ from mlprogram.package.values import Constant, TensorType
 
 Item = str | Constant | None
 
-#: Ops whose results are never negative, whatever they are given.
-POSITIVE = frozenset([
-    "abs", "exp", "exp2", "relu", "relu6", "sigmoid", "sigmoid_hard", "softmax", "softplus", "sqrt",
-    "rsqrt", "square", "shape", "non_zero", "argsort", "reduce_argmax", "reduce_argmin", "one_hot",
-    "reduce_l1_norm", "reduce_l2_norm", "reduce_sum_square",
-])  # fmt: skip
-#: Ops whose results are not negative if none of what they compute with is -> those inputs.
-KEEPING: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys([
-        "cast", "reshape", "transpose", "expand_dims", "squeeze", "slice_by_index", "slice_by_size",
-        "tile", "reverse", "identity", "gather", "gather_along_axis", "gather_nd", "reduce_max",
-        "reduce_min", "reduce_sum", "reduce_mean", "cumsum", "floor", "ceil", "round", "split",
-    ], ("x",)),
-    **dict.fromkeys(["add", "mul", "minimum", "mod", "floor_div", "real_div"], ("x", "y")),
-    "concat": ("values",), "select": ("a", "b"), "range_1d": ("start", "step"),
-}  # fmt: skip
-DEPTH = 12  # ops that are followed back; index arithmetic is shorter
-
 
 def nonnegative(graph: ProgramGraph, item: Item) -> bool:
     """Whether no number of a value can be negative, as far as its makers tell."""
-    return _nonnegative(graph, item, DEPTH, {})
-
-
-def _nonnegative(
-    graph: ProgramGraph, item: Item, depth: int, known: dict[tuple[str, int], bool]
-) -> bool:
-    """known: the answers so far, since an op may be reached by more ways than there are ops."""
-    if not isinstance(item, str):
-        return _told(graph, item, depth, known)
-    if (item, depth) not in known:
-        known[item, depth] = _told(graph, item, depth, known)
-    return known[item, depth]
-
-
-def _told(graph: ProgramGraph, item: Item, depth: int, known: dict[tuple[str, int], bool]) -> bool:
-    constant = graph.constant(item)
-    if constant is not None:
-        return constant.type.dtype != "string" and bool((constant.array() >= 0).all())
-    type_, maker = graph.type(item), graph.maker(item)
-    if type_ is not None and type_.dtype.startswith(("uint", "bool")):
-        return True
-    if maker is None or not depth:
-        return False
-    if maker.type == "topk":
-        return maker.outputs[-1][0] == item  # the positions
-    if maker.type in ("maximum", "clip"):
-        bounds = ("x", "y") if maker.type == "maximum" else ("alpha",)
-        return any(_nonnegative(graph, graph.item(maker, key), depth - 1, known) for key in bounds)
-    items = [one for key in KEEPING.get(maker.type, ()) for one in maker.inputs.get(key, ())]
-    kept = bool(items) and all(_nonnegative(graph, one, depth - 1, known) for one in items)
-    return maker.type in POSITIVE or kept
+    return item is not None and graph.facts.of(item)[0] >= 0
 
 
 def each(graph: ProgramGraph, *types: str) -> Iterator[Operation]:

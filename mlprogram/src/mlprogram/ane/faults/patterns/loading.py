@@ -1,6 +1,6 @@
 """Programs that Core ML refuses or does not survive, where the executor runs them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 import re
 
@@ -8,7 +8,6 @@ from mlprogram.ane.faults.patterns.known import (
     among,
     each,
     flexible,
-    generation,
     integers,
     numbers,
     shape_of,
@@ -28,11 +27,6 @@ RESERVED = frozenset([
     "bf16", "fp16", "fp32", "fp64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
     "uint64", "state",
 ])  # fmt: skip
-#: Ops that move data by indices -> the input with the data.
-MOVING = {
-    "gather": "x", "gather_nd": "x", "gather_along_axis": "x",
-    "scatter": "data", "scatter_nd": "data", "scatter_along_axis": "data",
-}  # fmt: skip
 #: Ops whose inputs Core ML reads from the program's text alone -> those inputs.
 LITERAL = {"reshape_like": ("begins", "ends", "end_masks"), "classify": ("classes",)}
 CHAIN = 387  # convolutions in a row that the compiler for two engines does not survive
@@ -55,6 +49,36 @@ def functions_flexible(graph: ProgramGraph) -> Iterator[Seen]:
     if len(graph.package.functions) > 1 and given:
         count = len(graph.package.functions)
         yield Seen(f"input {given[0]!r} has a flexible size, one of {count} functions")
+
+
+def enumerated_together(graph: ProgramGraph) -> Iterator[Seen]:
+    several = [
+        name
+        for name, kind in graph.features.items()
+        if kind.multiArrayType.enumeratedShapes.shapes or kind.imageType.enumeratedSizes.sizes
+    ]
+    if len(several) > 1:
+        yield Seen(f"inputs {several[0]!r} and {several[1]!r} have enumerated shapes")
+
+
+def range_beside_fixed(graph: ProgramGraph) -> Iterator[Seen]:
+    ranged = [name for name, kind in graph.features.items() if _ranges(kind)]
+    fixed = [name for name, type_ in graph.function.inputs.items() if not flexible(type_)]
+    if graph.function.states and ranged and fixed:
+        text = f"input {fixed[0]!r} has one size and {ranged[0]!r} a range of them, beside a state"
+        yield Seen(text)
+
+
+def slice_of_none(graph: ProgramGraph) -> Iterator[Seen]:
+    lows = (size.lowerBound for kind in graph.features.values() for size in _ranges(kind))
+    for operation in each(graph, "slice_by_index") if 0 in lows else ():
+        if flexible(graph.type(graph.item(operation, "x"))):
+            yield Seen("a slice_by_index where an input's size may be 0", operation)
+
+
+def _ranges(kind) -> Sequence:
+    """The ranges of the sizes of an input, from its description."""
+    return kind.multiArrayType.shapeRange.sizeRanges
 
 
 def name_invalid(graph: ProgramGraph) -> Iterator[Seen]:
@@ -100,31 +124,10 @@ def empty_tensor(graph: ProgramGraph) -> Iterator[Seen]:
 # --- ops
 
 
-def matmul_vector(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation in each(graph, "matmul"):
-        if any(len(shape_of(graph, operation, key)) == 1 for key in "xy"):
-            yield Seen("a matmul with a vector", operation)
-
-
 def matmul_integer(graph: ProgramGraph) -> Iterator[Seen]:
     for operation in each(graph, "matmul", "linear"):
         if integers(graph.type(graph.item(operation, "x"))):
             yield Seen(f"a {operation.type} of integers", operation)
-
-
-def gather_unvalidated(graph: ProgramGraph) -> Iterator[Seen]:
-    needed = {"gather": ("axis", "validate_indices"), "gather_nd": ("validate_indices",)}
-    for operation in among(graph, needed if generation(graph) >= 17 else ()):
-        missing = [key for key in needed[operation.type] if graph.item(operation, key) is None]
-        if missing:
-            yield Seen(f"a {operation.type} without {' and '.join(missing)}", operation)
-
-
-def gather_bool(graph: ProgramGraph) -> Iterator[Seen]:
-    for operation in among(graph, MOVING):
-        type_ = graph.type(graph.item(operation, MOVING[operation.type]))
-        if type_ is not None and type_.dtype == "bool":
-            yield Seen(f"a {operation.type} of bool", operation)
 
 
 def select_broadcast(graph: ProgramGraph) -> Iterator[Seen]:
@@ -281,13 +284,3 @@ def _reaches_reshape(graph: ProgramGraph, operation: Operation, back: bool) -> b
             return found is not None and found.type == "reshape"
         operation = found
     return False
-
-
-PATTERNS: tuple[Callable[[ProgramGraph], Iterator[Seen]], ...] = (
-    function_not_main, functions_flexible, name_invalid, scalar_input, int8_features,
-    state_constant, state_returned, empty_tensor, matmul_vector, matmul_integer,
-    gather_unvalidated, gather_bool, select_broadcast, pad_computed, resize_zero, squeeze_wide,
-    literal_named, mean_flexible, einsum_flexible, instance_norm_volume, attention_mask_flexible,
-    attention_large_heads, attention_cpu, constexpr_returned, constexpr_vector,
-    palette_quantised_vector, conv_chain, affine_between_reshapes,
-)  # fmt: skip

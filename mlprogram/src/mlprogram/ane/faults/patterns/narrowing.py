@@ -1,6 +1,6 @@
 """Faults of the converter's passes that narrow a program to 16 bits, as packages show them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from mlprogram.ane.faults.patterns.known import (
     Item,
@@ -188,16 +188,3 @@ def constant_raised(graph: ProgramGraph) -> Iterator[Seen]:
             array = factor.array()
             if array.size and np.all(np.abs(array) == TINY):
                 yield Seen(f"a product with {TINY:.1g}, fp16's smallest number", operation)
-
-
-PATTERNS: tuple[Callable[[ProgramGraph], Iterator[Seen]], ...] = (
-    sentinel_added,
-    sentinel_selected,
-    sentinel_multiplied,
-    unsigned_data,
-    gather_narrowed,
-    squeeze_narrowed,
-    topk_positions,
-    mask_overflows,
-    constant_raised,
-)

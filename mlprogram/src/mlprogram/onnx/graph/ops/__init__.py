@@ -14,7 +14,7 @@ Files are grouped as ONNX groups its definitions (`onnx/defs`), which are also t
 https://onnx.ai/onnx/operators/
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 import inspect
@@ -36,7 +36,14 @@ NEWEST = 28
 
 
 class Unsayable(Exception):
-    """A use of an operator has no form in MIL; the message says which."""
+    """A use of an operator has no form in MIL; the message says which.
+
+    origins: the inputs of the graph that it would have a form for, were they constant.
+    """
+
+    def __init__(self, message: str, origins: Sequence[str] = ()):
+        super().__init__(message)
+        self.origins = [*origins]
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,26 @@ def power(x: Tensor, y: Tensor) -> Tensor:
     return mb.pow(x=x, y=as_float(y))
 
 
+@operator("BitShift")
+def bit_shift(x: Tensor, y: Tensor, *, direction: bytes) -> Tensor:
+    """x times 2^y, or divided by it and rounded down, in two steps, since 2^32 is no int32.
+
+    A negative y shifts all bits out, as one of the whole width does.
+    """
+    powers = np.int32(2) ** np.arange(17, dtype=np.int32)
+    if isinstance(y, np.ndarray):
+        y = np.where(y < 0, 32, y.clip(max=32))
+        factors = [powers[by] for by in (y // 2, y - y // 2)]
+    else:
+        most = np.int32(32)
+        y = select(mb.less(x=y, y=np.int32(0)), most, mb.minimum(x=y, y=most))
+        half = mb.floor_div(x=y, y=np.int32(2))
+        factors = [mb.gather(x=powers, indices=by) for by in (half, mb.sub(x=y, y=half))]
+    for factor in factors:
+        x = mb.mul(x=x, y=factor) if direction == b"LEFT" else mb.floor_div(x=x, y=factor)
+    return x
+
+
 operator("Max", since=8)(lambda *tensors: joined(tensors, mb.maximum))
 operator("Min", since=8)(lambda *tensors: joined(tensors, mb.minimum))
 operator("Sum", since=8)(lambda *tensors: joined(tensors, mb.add))

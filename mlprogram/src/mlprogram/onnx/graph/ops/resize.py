@@ -1,4 +1,5 @@
-"""Resize: a linear map of each axis, and so a product with a constant matrix per axis.
+"""Resize: a linear map of each axis, and so a product with a constant matrix per axis. What samples
+at coordinates is here as well.
 
 Integer factors of the nearest kind and those bilinear ones that MIL has become one op. All other
 kinds (cubic, antialiased, cropped, with any of ONNX's coordinates) become two matrix products.
@@ -12,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from . import Constant, Unsayable, operator
-from ._common import Tensor, all_axes, along, check_constant, mb, rank, select
+from ._common import Tensor, all_axes, along, check_constant, mb, rank, reshaped, select
 
 ROUNDINGS: dict[bytes, Callable[[np.ndarray], np.ndarray]] = {
     b"round_prefer_floor": lambda x: np.ceil(x - 0.5),
@@ -198,3 +199,70 @@ def grid_sample(
         padding_value=np.float32(0), coordinates_mode="normalized_minus_one_to_one",
         align_corners=bool(align_corners),
     )  # fmt: skip
+
+
+@operator("AffineGrid", since=20)
+def affine_grid(theta: Tensor, size: Constant, *, align_corners=0) -> Tensor:
+    """The coordinates (N, ..., d) to sample at: theta (N, d, d + 1) times each place of the output.
+
+    Written here since ONNX's own definition takes away a batch of 1.
+    """
+    batch, _, *sizes = (int(n) for n in size)
+    check_constant(len(sizes) + 1, *sizes)
+    if align_corners and 1 in sizes:
+        raise Unsayable("aligned corners of an axis of 1, of which every runtime has its own idea")
+    axes = [
+        np.linspace(-1, 1, n) if align_corners else (2 * np.arange(n) + 1) / n - 1 for n in sizes
+    ]
+    places = np.meshgrid(*axes, indexing="ij")[::-1]  # x comes before y
+    rows = np.stack([*places, np.ones_like(places[0])], -1).reshape(-1, len(sizes) + 1)
+    made = mb.linear(x=theta, weight=rows.astype(np.float32))  # (N, d, places)
+    return reshaped(mb.transpose(x=made, perm=[0, 2, 1]), [batch, *sizes, len(sizes)])
+
+
+@operator("RoiAlign", since=10)
+def roi_align(
+    x: Tensor, rois: Tensor, batch: Tensor, *, coordinate_transformation_mode=b"half_pixel",
+    mode=b"avg", output_height=1, output_width=1, sampling_ratio=0, spatial_scale=1.0, since: int,
+) -> Tensor:  # fmt: skip
+    """Average the bins (R, C, h, w) of regions of x (N, C, H, W): for each region a product with a
+    matrix of each axis, as of Resize.
+
+    rois (R, 4): x and y of the corners; batch (R,): their images.
+    """
+    if mode != b"avg":
+        raise Unsayable(f"the {mode.decode()} of a region")
+    if sampling_ratio < 1:
+        raise Unsayable(
+            "as many samples as a region is large: export with a sampling_ratio of 1 or more"
+        )
+    half = since > 10 and coordinate_transformation_mode == b"half_pixel"
+    rois = mb.mul(x=rois, y=np.float32(spatial_scale))
+    rois = mb.sub(x=rois, y=np.float32(0.5)) if half else rois
+    left, top, right, bottom = mb.split(x=rois, num_splits=4, axis=1)  # (R, 1)
+    rows = _bins(top, bottom, int(x.shape[2]), output_height, sampling_ratio, half)
+    columns = _bins(left, right, int(x.shape[3]), output_width, sampling_ratio, half)
+    x = mb.gather(x=x, indices=batch, axis=0) if int(x.shape[0]) > 1 else x  # (R, C, H, W)
+    made = mb.matmul(x=mb.expand_dims(x=rows, axes=[1]), y=x)  # (R, C, h, W)
+    return mb.matmul(x=made, y=mb.expand_dims(x=columns, axes=[1]), transpose_y=True)
+
+
+def _bins(start: Tensor, end: Tensor, size: int, bins: int, samples: int, half: bool) -> Tensor:
+    """The matrices (R, bins, size) that average the samples of each bin of an axis of `size`.
+
+    A sample that is more than a pixel outside counts as 0; nearer ones are moved to the edge.
+    """
+    check_constant(bins * samples, size)
+    length = mb.sub(x=end, y=start)
+    length = length if half else mb.maximum(x=length, y=np.float32(1))
+    steps = (np.arange(bins * samples, dtype=np.float32)[None] + 0.5) / (bins * samples)
+    at = mb.add(x=start, y=mb.mul(x=length, y=steps))  # (R, bins * samples)
+    far = mb.abs(x=mb.sub(x=at, y=np.float32((size - 1) / 2)))  # from the middle
+    inside = mb.cast(x=mb.less_equal(x=far, y=np.float32((size + 1) / 2)), dtype="fp32")
+    at = mb.clip(x=at, alpha=np.float32(0), beta=np.float32(size - 1))
+    places = np.arange(size, dtype=np.float32)
+    apart = mb.abs(x=mb.sub(x=mb.expand_dims(x=at, axes=[2]), y=places[None, None]))
+    weights = mb.relu(x=mb.sub(x=np.float32(1), y=apart))
+    weights = mb.mul(x=weights, y=mb.expand_dims(x=inside, axes=[2]))
+    weights = mb.reshape(x=weights, shape=[int(at.shape[0]), bins, samples, size])
+    return mb.reduce_mean(x=weights, axes=[2])

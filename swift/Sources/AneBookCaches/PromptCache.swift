@@ -1,3 +1,4 @@
+import AneBook
 import Foundation
 
 /// What a session holds of n tokens, as `transformers` has it: keys rotated, without the root of
@@ -119,14 +120,11 @@ extension ModelRunner {
     }
 
     private func exchange(_ layers: [KeptLayer], _ arrays: [[String: Tensor]], _ n: Int, reading: Bool) throws {
-        let slots = reading ? nil : calls.tiers.first { n <= $0 }
-        for case let shard as Shard in self.layers {
-            try shard.exchange(new: slots) { store, tensor in
-                for (i, entry) in try manifest.entries(store, tensor.shape[0], in: shard.layers).enumerated() {
-                    guard let at = layers.firstIndex(where: { $0.number == entry.layer }),
-                        let array = arrays[at][entry.array] else { continue }
-                    layers[at].copy(array, tensor, i, entry.array, n, manifest.layout, reading: reading)
-                }
+        try self.exchange(new: reading ? nil : manifest.tiers.first { n <= $0 }) { span, store, tensor in
+            for (i, entry) in try manifest.entries(store, tensor.shape[0], in: span).enumerated() {
+                guard let at = layers.firstIndex(where: { $0.number == entry.layer }),
+                    let array = arrays[at][entry.array] else { continue }
+                layers[at].copy(array, tensor, i, entry.array, n, manifest.layout, reading: reading)
             }
         }
     }

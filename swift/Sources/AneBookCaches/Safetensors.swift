@@ -1,3 +1,4 @@
+import AneBook
 import Foundation
 
 /// Arrays by name in a file, and texts beside them: github.com/huggingface/safetensors.

@@ -1,10 +1,5 @@
+import AneBook
 import Foundation
-
-/// Which of mlx's programs go on from a file: mlx-lm in Python, or mlx-swift-lm.
-public enum CacheForm: String, Sendable {
-    case mlx
-    case mlxSwift = "mlx-swift"
-}
 
 /// A `PromptCache` as a file; `ane_book/runtime/prompt_cache_file.py` says what lies where.
 ///

@@ -1,0 +1,104 @@
+"""Sentences of pages that interpret a record: what they say is what the record has."""
+
+from ane_book_pages import experiments, records
+from mlprogram.ane import claims, cost
+import pytest
+
+
+class TestCoreAI:
+    RECORD = records.read("measurements/core_ai.json")
+
+    def test_all_tokens_are_equal_in_both_precisions(self):
+        rows = [row for part in ("tokens", "tokens_fp16") for row in self.RECORD[part]]
+        assert all(row["equal"] == row["tokens"] == 24 for row in rows)
+        decoders = [r for r in self.RECORD["families"].values() if r["kind"] == "decoder"]
+        assert all(row["equal"] == row["tokens"] > 2 for row in decoders)
+
+    def test_a_layer_is_a_few_parts_from_pytorch(self):
+        for row in self.RECORD["rows"]:
+            assert row["difference"] < (5e-6 if row["precision"] == "fp32" else 1e-2), row
+
+    def test_no_op_and_no_package_gives_other_numbers(self):
+        carried = [row for row in self.RECORD["wild"] if "refused" not in row]
+        assert max(row["difference"] for row in carried) < 1e-5
+        assert not self.RECORD["op_tests"]["failed"]
+
+    def test_compressed_weights_take_the_runtime_much_longer(self):
+        longer = {row["quant"]: row["times_as_long"] for row in self.RECORD["tokens"]}
+        assert 5 < longer["none"] < 30 and min(longer["int8"], longer["lut4"]) > 100
+
+    def test_a_damaged_asset_gives_an_error_or_the_same_numbers(self):
+        damaged = self.RECORD["assets"]["damaged"]
+        assert damaged["other"] == 0 and damaged["same"] == 1 and sum(damaged.values()) == 300
+
+    def test_old_assets_end_the_process_from_the_second_beta_on(self):
+        of_old = self.RECORD["assets"]["of_coreai_torch_0.4.0"]
+        assert [*of_old.items()] == [("1.0.0b1", 0), ("1.0.0b2", -6), ("1.0.0b3", -6)]
+
+
+class TestServing:
+    def test_small_models_call_the_right_tool_with_wrong_arguments(self):
+        tasks = records.read("measurements/agent_tasks.json")
+        assert tasks["valid"] == tasks["calls"] >= tasks["tasks"] == 10
+        assert tasks["right_tool_first"] == tasks["tasks"]
+        made = " ".join(call for each in tasks["each"] for _, call in each["calls"])
+        for wrong in ('"b": 23, "operation": "add"', '"path": "w"', "mail_to_today"):
+            assert wrong in made
+
+    def test_of_drawn_answers_two_are_cut_and_two_invalid(self):
+        answers = records.read("measurements/schema_forms.json")["answers"]
+        assert answers["cut"] == answers["invalid"] == 2
+
+
+class TestDecisions:
+    """Each rests on figures, and would have to be told otherwise if they turned."""
+
+    def test_the_executor_gives_what_apples_tests_expect(self):
+        ops = records.read("conformance.json")["predicted"]["ops"]["fp32"]
+        assert ops["passed"] > 500 * ops["failed"]
+
+    def test_stamping_is_several_times_as_fast(self):
+        runs = records.read("measurements/convert.json")["runs"]
+        peers = records.read("measurements/peers.json")["converters"]
+        slowest = max(run["seconds"] for run in runs)
+        for peer in ("ANEMLL", "coremltools, Apple's recipe"):
+            assert peers[peer]["seconds"] > 5 * slowest
+
+    def test_a_scale_for_each_channel_costs_a_tenth(self):
+        quant = records.read("measurements/quantization.json")["results"]
+        assert quant["int8"]["change"] < 0.01
+        assert quant["int8-tensor"]["change"] > 10 * quant["int8"]["change"]
+
+    def test_half_precision_parts_at_near_ties_only(self):
+        parity = records.read("measurements/parity.json")
+        assert parity["fp32_prompts_equal"]["state"] == parity["prompts"]
+        assert max(parity["fp16_margins_where_different"]) < 0.02
+
+    def test_nobody_agrees_on_a_calls_time(self):
+        call = cost.parameter("program")
+        assert call.grade == "conflicting" and call.value[1] > 20 * call.value[0]
+
+    def test_experts_apart_pay_for_one_token_and_not_for_many(self):
+        models = records.read("measurements/experts.json")["models"]
+        times = models["privacy-filter"]["strategies"]["dispatch"]["time_over_packed"]
+        assert times["1"] < 1 < times["64"]
+
+    def test_columns_differ_and_tiles_do_not(self):
+        guesses = records.read("measurements/speculation.json")["fp16"]
+        drift = guesses["drift"]["verify"]
+        assert guesses["equal"] == guesses["prompts"]
+        assert drift["other_logits"] > 0.9 * drift["tokens"]
+
+    def test_tiers_add_no_byte_of_weights(self):
+        tiers = records.read("measurements/tiers.json")
+        assert tiers["one_cache"]["weight_bytes"] == tiers["tiers"]["weight_bytes"]
+        assert tiers["by_tier"]["128"]["ratio_range"][1] < 0.9
+
+    @pytest.mark.parametrize(
+        "name",
+        ["program-250mb", "program-small", "non-finite", "state-writes", "topk", "flexible-cpu"],
+    )
+    def test_what_a_decision_rests_on_is_contested_and_a_script_asks(self, name):
+        scripts = records.find("experiments/index.toml").parent.glob("settle_*.py")
+        assert claims.find(name).grade == "conflicting"
+        assert name in {claim for path in scripts for claim in experiments.asked(path)[0]}
