@@ -228,8 +228,16 @@ def moved(
 
 
 RULES: dict[str, Callable[[ColumnProof, list[Place]], None]] = {
-    "matmat": ColumnProof.product, "rms_norm": ColumnProof.norm, "layer_norm": ColumnProof.layer_norm,
-    "softmax": ColumnProof.softmax, "rotary": ColumnProof.rotary, "activation": ColumnProof.activation,
-    "gated": ColumnProof.gated, "attention": ColumnProof.attention, "copy": ColumnProof.copy,
-    "elementwise": ColumnProof.walk, "apply": ColumnProof.walk, "slice": ColumnProof.slice,
-}  # fmt: skip
+    "matmat": ColumnProof.product,
+    "rms_norm": ColumnProof.norm,
+    "layer_norm": ColumnProof.layer_norm,
+    "softmax": ColumnProof.softmax,
+    "rotary": ColumnProof.rotary,
+    "activation": ColumnProof.activation,
+    "gated": ColumnProof.gated,
+    "attention": ColumnProof.attention,
+    "copy": ColumnProof.copy,
+    "elementwise": ColumnProof.walk,
+    "apply": ColumnProof.walk,
+    "slice": ColumnProof.slice,
+}
