@@ -63,7 +63,7 @@ FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_ti
 def processor() -> dict:
     """The processor and its instructions. A cloud hides a model behind its maker's name, and not
     the numbers of its family and model."""
-    name = dict((what, detail) for what, _, detail in device.describe()).get("chip")
+    name = str(dict((what, detail) for what, _, detail in device.describe()).get("chip"))
     about = Path("/proc/cpuinfo")
     told = dict(re.findall(r"^(.+?)\s*: (.*)$", about.read_text(), re.M)) if about.exists() else {}
     if "cpu family" in told:
