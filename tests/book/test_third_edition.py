@@ -45,4 +45,6 @@ def test_a_page_imports_little(page):
 
 @each_page
 def test_a_page_ends_with_a_checklist(page):
-    assert 5 <= len(re.findall(r"^- ☐ ", source(page), re.M)) <= 9
+    _, last, following = source(page).rsplit("\n## ", 2)
+    assert last.startswith("Before you ") and following.startswith("Next\n")
+    assert 5 <= len(re.findall(r"^- ☐ ", last, re.M)) <= 9
