@@ -4,12 +4,10 @@ import ast
 from functools import cache
 import re
 
-from _site import ROOT
+from _site import ROOT, SITE
+from bs4 import BeautifulSoup
 import jupytext
-import nbformat
 import numpy as np
-
-RAN = ROOT / "_build" / "jupyter_execute"
 
 
 @cache
@@ -39,6 +37,5 @@ def defined(page: str, name: str):
 @cache
 def printed(page: str) -> str:
     """What a page's cells printed when the site was built, in order."""
-    notebook = nbformat.read(RAN / f"{page}.ipynb", as_version=4)
-    outputs = [out for cell in notebook.cells for out in cell.get("outputs", [])]
-    return "".join(out.text for out in outputs if out.output_type == "stream")
+    html = BeautifulSoup((SITE / f"{page}.html").read_text("utf-8"), "html.parser")
+    return "".join(each.get_text() for each in html.select("article .output.stream pre"))
