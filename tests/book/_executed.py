@@ -37,5 +37,5 @@ def defined(page: str, name: str):
 @cache
 def printed(page: str) -> str:
     """What a page's cells printed when the site was built, in order."""
-    html = BeautifulSoup((SITE / f"{page}.html").read_text("utf-8"), "html.parser")
-    return "".join(each.get_text() for each in html.select("article .output.stream pre"))
+    built = BeautifulSoup((SITE / f"{page}.html").read_text("utf-8"), "html.parser")
+    return "".join(box.get_text() for box in built.select(".cell_output pre"))

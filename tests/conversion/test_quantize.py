@@ -5,12 +5,9 @@ import itertools
 
 from _long import long_but
 from _tiny import tiny_model
-from ane_book.bundle import Bundle
 from ane_book.conversion.quantize.encoded import Encoded, encode, palettize, quantize
 from ane_book.conversion.quantize.schemes import SCHEMES
-from ane_book.conversion.recipe import hold_to
 from ane_book.conversion.write.program import PackageWriter
-from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.weights import Integers
 import coremltools as ct
@@ -256,13 +253,3 @@ def replace(quant: str, *layers: nn.Linear) -> None:
     stored = torch.from_numpy(decoded(fused, quant))[:, :, 0, 0]
     for layer, part in zip(layers, stored.split([len(x.weight) for x in layers]), strict=True):
         layer.weight.copy_(part)
-
-
-class TestChoice:
-    def test_a_bundle_of_a_scheme_that_went_can_be_held_to_the_rest(self, tiny_bundle):
-        _, bundle = tiny_bundle("llama", quant="lut4", shard_limit=100_000)
-        recipe = bundle.recipe.model_copy(update={"quant": "lut4-g8", "quant_head": "lut4-g8"})
-        old = Bundle(bundle.path, bundle.manifest.model_copy(update={"recipe": recipe}))
-        hold_to(old, {"shard_limit": 100_000})
-        with pytest.raises(InvalidInput, match="converted with quant = 'lut4-g8', not 'int8'"):
-            hold_to(old, {"quant": "int8"})
