@@ -5,6 +5,7 @@ import json
 import os
 from pathlib import Path
 import platform
+import re
 import subprocess
 
 import ane_book
@@ -55,17 +56,37 @@ def moment() -> dict:
 STARTED = moment()  # before the benchmark itself makes the machine busy
 
 
-def record(name: str, result: dict) -> None:
-    """Write a result, with the machine it was measured on and when, to research/measurements/."""
+#: Instructions that the executor's kernels or those of its peers differ by.
+FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile")
+
+
+def processor() -> dict:
+    """The processor and its instructions. A cloud hides a model behind its maker's name, and not
+    the numbers of its family and model."""
+    name = dict((what, detail) for what, _, detail in device.describe()).get("chip")
+    about = Path("/proc/cpuinfo")
+    told = dict(re.findall(r"^(.+?)\s*: (.*)$", about.read_text(), re.M)) if about.exists() else {}
+    if "cpu family" in told:
+        name += f", family {told['cpu family']}, model {told['model']}"
+    return {"processor": name, "flags": [flag for flag in FLAGS if flag in told.get("flags", "")]}
+
+
+def record(name: str, result: dict, by_processor: bool = False) -> None:
+    """Write a result, with the machine it was measured on and when, to research/measurements/.
+
+    by_processor: as a row of a file that has one for each.
+    """
     machine = {
-        "processor": dict((what, detail) for what, _, detail in device.describe()).get("chip"),
+        **processor(),
         "system": platform.system(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
     MEASUREMENTS.mkdir(parents=True, exist_ok=True)
     path = MEASUREMENTS / f"{name}.json"
-    path.write_text(
-        json.dumps({"machine": machine, "recorded": STARTED, **result}, indent=2) + "\n"
-    )
+    made = {"machine": machine, "recorded": STARTED, **result}
+    if by_processor:
+        rows = json.loads(path.read_text()) if path.exists() else {}
+        made = rows | {machine["processor"]: made}
+    path.write_text(json.dumps(made, indent=2) + "\n")
     print(f"written: research/measurements/{path.name}")

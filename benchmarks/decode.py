@@ -9,7 +9,8 @@ own and they take turns, so that whatever slows the machine slows all; medians. 
 depend on the machine and on who else uses it: read the ratios. None of it is about an ANE.
 
 llama.cpp takes part where `llama-cpp-python` and `gguf` are installed, ONNX Runtime GenAI where
-`onnxruntime-genai` and `onnx-ir` are. The record is research/measurements/decode.json.
+`onnxruntime-genai` and `onnx-ir` are. The record is research/measurements/decode.json, in which
+each processor has a row.
 """
 
 import argparse
@@ -213,10 +214,15 @@ def results(found: dict) -> dict:
 
 
 def versions() -> dict[str, str]:
-    """Of the engines that are installed."""
+    """Of the engines that are installed, and for which instructions llama.cpp was built."""
     names = {"transformers": "transformers", "llama_cpp": "llama-cpp-python",
              "onnxruntime_genai": "onnxruntime-genai"}  # fmt: skip
-    return {name: version(name) for module, name in names.items() if find_spec(module)}
+    found = {name: version(name) for module, name in names.items() if find_spec(module)}
+    if find_spec("llama_cpp"):
+        from llama_cpp import llama_print_system_info
+
+        found["llama.cpp's build"] = llama_print_system_info().decode().strip()
+    return found
 
 
 def main() -> None:
@@ -247,7 +253,7 @@ def main() -> None:
             models[model] = found
             first = next(iter(models.values()))
             parts = {"versions": versions(), "results": results(first), "models": models}
-            record("decode", parts)
+            record("decode", parts, by_processor=True)
 
 
 if __name__ == "__main__":

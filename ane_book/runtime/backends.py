@@ -48,8 +48,11 @@ class LoadedFunction(Protocol):
     outputs: "dict[str, TensorType]"
     states: "dict[str, TensorType]"
 
-    def predict(self, inputs: dict[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
-        """Run the function; `state` is updated in place."""
+    def predict(
+        self, inputs: dict[str, np.ndarray], state: Any = None, *, used: int = 0
+    ) -> dict[str, np.ndarray]:
+        """Run the function; `state` is updated in place. used: how many of its columns are those of
+        tokens, so that others need not be computed; 0 for all."""
         ...
 
     def make_state(self) -> Any:
@@ -171,7 +174,9 @@ class _CoreMLFunction:
         self.inputs, self.outputs = declared.inputs, declared.outputs
         self.states = declared.states
 
-    def predict(self, inputs: dict[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
+    def predict(
+        self, inputs: dict[str, np.ndarray], state: Any = None, *, used: int = 0
+    ) -> dict[str, np.ndarray]:
         # coremltools converts the dict that it is given in place, and the caller's has to last.
         return self._model.predict(dict(inputs), state)
 

@@ -137,7 +137,7 @@ class ShardRunner:
             inputs[PER_LAYER] = inputs[PER_LAYER][self._span]
         for cache in self._caches:
             inputs |= cache.inputs(call)
-        outputs = self._functions[function].predict(inputs, self._states.state)
+        outputs = self._functions[function].predict(inputs, self._states.state, used=tokens)
         self._calls[self._package] += 1
         for cache in self._caches:
             cache.accept(outputs, call)

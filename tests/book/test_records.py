@@ -1,5 +1,7 @@
 """Records are found from a checkout's folders, and missed with one clear error elsewhere."""
 
+from importlib.util import module_from_spec, spec_from_file_location
+import json
 from pathlib import Path
 import re
 
@@ -19,7 +21,24 @@ def test_a_checkout_around_the_current_folder_comes_first(tmp_path, monkeypatch)
 
 def test_the_library_s_own_checkout_is_found_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert records.read("measurements/decode.json")["results"]
+    assert all(row["results"] for row in records.read("measurements/decode.json").values())
+
+
+def test_a_record_keeps_a_row_for_each_processor(tmp_path, monkeypatch):
+    file = Path(__file__).parents[2] / "benchmarks" / "_common.py"
+    common = module_from_spec(spec := spec_from_file_location("benchmarks_common", file))
+    spec.loader.exec_module(common)
+    monkeypatch.setattr(common, "MEASUREMENTS", tmp_path)
+    common.record("speed", {"results": 1}, by_processor=True)
+    here = common.processor()
+    monkeypatch.setattr(common, "processor", lambda: here | {"processor": "another"})
+    for result in (2, 3):  # measured again
+        common.record("speed", {"results": result}, by_processor=True)
+    rows = json.loads((tmp_path / "speed.json").read_text())
+    found = {name: row["results"] for name, row in rows.items()}
+    assert found == {here["processor"]: 1, "another": 3}
+    assert all(name == row["machine"]["processor"] for name, row in rows.items())
+    assert set(here["flags"]) <= set(common.FLAGS)
 
 
 def test_every_live_ratio_of_a_page_is_recorded_with_its_moment():

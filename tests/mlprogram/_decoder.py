@@ -56,7 +56,7 @@ def decoder(path: Path, tokens: int = 1) -> Path:
         x, news = hidden, []
         before = [mb.read_state(input=state) for state in (keys, values)]
         layers = zip(*(mb.split(x=y, num_splits=LAYERS, axis=0) for y in before), strict=True)
-        rows = mb.concat(values=[mask] * (HEADS // G), axis=2) if tokens > 1 else mask
+        rows = mb.tile(x=mask, reps=(1, 1, HEADS // G, 1)) if tokens > 1 else mask
         for cached in layers:
             qkv = linear(norm(x, rng), (HEADS + 2 * G) * D, rng)
             qkv = mb.reshape(x=qkv, shape=(1, HEADS + 2 * G, D, tokens))

@@ -45,8 +45,8 @@ def moved(output, seed: int):
 def change_program(module: ModuleType) -> None:
     exact = module.MLProgram.predict
 
-    def predict(self, inputs, state=None):
-        outputs = exact(self, inputs, state)  # of a list, each came through here
+    def predict(self, inputs, state=None, **used):
+        outputs = exact(self, inputs, state, **used)  # of a list, each came through here
         moves = EXECUTOR_TOO or getattr(self, "plays_core_ml", False)
         if not moves or self.precision != "fp16" or isinstance(inputs, list):
             return outputs

@@ -215,6 +215,22 @@ class TestProducts:
         path = make([self.scaled(data, scale), self.conv("w")], self.X)
         refused(path, "constexpr_blockwise_shift_scale", inputs=arrays(self.X))
 
+    @pytest.mark.parametrize("scale", [600, -np.inf, np.nan, 255])
+    def test_scales_whose_products_half_precision_has_not(self, tmp_path, scale):
+        half = typed("fp16", 1, 32, 1, 1)
+        scales = np.ones((32, 1, 1, 1), np.float16)
+        scales[5] = scale
+        weight = op(
+            "constexpr_blockwise_shift_scale", {"w": typed("fp16", 32, 64, 1, 1)},
+            data=const(np.full((32, 64, 1, 1), -128), "int8"), scale=const(scales),
+        )  # fmt: skip
+        conv = op("conv", {"y": half}, x="x", weight="w")
+        path = write(tmp_path / "m", [weight, conv], ("y",), {"x": typed("fp16", 1, 64, 1, 1)})
+        given = {"x": np.full((1, 64, 1, 1), 2**-12, np.float16)}
+        found, plain = run(path, given)["y"], run(path, given, optimize=False)["y"]
+        np.testing.assert_array_equal(found, plain)
+        assert np.isfinite(found[0, 4]).all() and np.isfinite(found[0, 5]).all() == (scale == 255)
+
     def test_vectors_along_another_axis_than_declared(self, make):
         lut = op(
             "constexpr_lut_to_dense", {"w": typed("fp32", 32, 32, 1, 1)},

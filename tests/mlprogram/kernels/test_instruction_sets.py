@@ -106,7 +106,7 @@ def test_products(program, dtype):
             x, bias = torch.randn(columns, tokens).to(dtype), torch.randn(rows)
             y = torch.zeros(rows, tokens).to(dtype)
             matrix = _matrix(data, table, bias, dtype, BLOCK[form])
-            one, several = ("matvec", matrix, x, y, 1), ("matmat", matrix, x, y, tokens, 2)
+            one, several = ("matvec", matrix, x, y, 1), ("matmat", matrix, x, y, tokens, 0, 2)
             calls.append(one if tokens == 1 else several)
             outputs.append(y)
             expected.append(dense.double() @ x.double() + bias[:, None])

@@ -88,6 +88,44 @@ def test_each_weight_is_read_to_the_bit(form):
 
 
 @needs_compiler
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("form", ["int8-half", "blocks"])
+def test_every_product_with_a_scale_is_rounded_as_half_precision_is(form, sign):
+    """All scales below 256, of which some are subnormal, times all whole numbers."""
+    scales = sign * torch.arange(0x5C00, dtype=torch.int16).view(torch.half)[:, None]
+    whole = torch.arange(-128, 128) if form == "int8-half" else torch.arange(32) // 2 - 8
+    data = whole.to(torch.int8)
+    if form == "blocks":
+        data = (whole[0::2] & 15 | (whole[1::2] & 15) << 4).to(torch.uint8)
+    table, block = (scales, 32) if form == "blocks" else (scales[:, 0], 0)
+    weight = native.Weight(data.repeat(len(scales), 1), torch.float16, table, block=block)
+    found = torch.empty(len(scales), len(whole))
+    weight._expand(weight, found, 0, len(found))
+    expected = (whole * scales.float()).half().float()
+    if form == "blocks":  # in another order
+        found, expected = found.sort().values, expected.sort().values
+    assert torch.equal(found, expected)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("form", FORMS)
+def test_columns_in_use_are_the_same_without_the_others(form, dtype):
+    """To the bit, and whatever those hold; of them come zeros, and no byte beyond."""
+    data, table, _ = make(form, 50, 160)
+    weight = native.Weight(data, dtype, table, torch.arange(50.0), BLOCK[form])
+    for tokens, used in [(24, 1), (64, 8), (64, 13), (64, 63), (70, 64), (130, 70), (7, 3)]:
+        x = torch.randn(160, tokens).to(dtype)
+        whole = weight.channels_first(x[None, :, None])[0, :, 0]
+        x[:, used:] = torch.nan
+        room = torch.full((51, tokens), 7.0).to(dtype)
+        weight._matmat(weight, x, room, tokens, used, 2)
+        assert torch.equal(room[:50, :used], whole[:, :used])
+        assert tokens == 7 or not room[:50, used:].any()  # so few are all computed
+        assert (room[50] == 7).all()
+
+
+@needs_compiler
 @pytest.mark.parametrize("form", FORMS)
 def test_torch_multiplies_expanded_rows(form, monkeypatch):
     """As where it does so faster than the kernels; and in more than one go."""

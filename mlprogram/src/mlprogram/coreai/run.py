@@ -134,7 +134,9 @@ class _Function:
         self._kinds = {n: described.input_descriptor(n).dtype for n in described.input_names}
         self._kept = described.state_names
 
-    def predict(self, inputs: dict[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
+    def predict(
+        self, inputs: dict[str, np.ndarray], state: Any = None, *, used: int = 0
+    ) -> dict[str, np.ndarray]:
         from coreai.runtime import NDArray
 
         given = {

@@ -30,7 +30,7 @@ class Pointer:
 _P, _N, _FLAG, _REAL = Pointer, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 SIGNATURES = {
     "matvec": (_P, _P, _P, _FLAG),
-    "matmat": (_P, _P, _P, _N, _FLAG),
+    "matmat": (_P, _P, _P, _N, _N, _FLAG),
     "expand": (_P, _P, _N, _N),
     "expand_activations": (_P, _P, _P, _N),
     "batch_matmul": (_P, _P, _P, _N, _N, _N, _N, _FLAG, _FLAG),

@@ -141,6 +141,8 @@ def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor, in
         if count != rows or blocks not in others[:1] or "offset" in inputs or not blocks:
             return None
         scales = constants.stored(scale).reshape(rows, blocks)
+        if scales.dtype == torch.float16 and not _are_small(scales):
+            return None
         if data.type.dtype == "int8" and blocks == 1:
             return constants.stored(data).flatten(1), scales.flatten(), 0
         if data.type.dtype == "int4" and blocks == 1:
@@ -158,6 +160,13 @@ def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor, in
         if indices.type.dtype == "uint4" and by_rows:
             return _nibbles(indices, rows, columns, constants.stored(lut).reshape(groups, 16))
     return None
+
+
+def _are_small(scales: Tensor) -> bool:
+    """Whether the kernels round int8 and int4 times these scales, of half precision, as it does:
+    below 256 no product is infinite."""
+    least, most = scales.aminmax()
+    return bool((least > -256) & (most < 256))  # and none is not a number
 
 
 def _nibbles(

@@ -41,8 +41,13 @@ class Written:
     state: str
 
 
+@dataclass(frozen=True)
+class Used:
+    """The number of columns that a call uses, or 0 for all; see `columns.py`."""
+
+
 #: Memory, by its owner, and an offset in it; or numbers, to be pointed at; or nothing and a number.
-Place = tuple[Region | ConstantMemory | Written | tuple[int, ...] | None, int]
+Place = tuple[Region | ConstantMemory | Written | Used | tuple[int, ...] | None, int]
 
 
 @dataclass

@@ -65,12 +65,17 @@ class WholePlan:
     def __post_init__(self):
         self._words = address(self.image)
 
-    def run(self, arrays: Iterable[np.ndarray], states: "States") -> dict | Failed | None:
-        """The outputs by name; None, and nothing was run, where states lie in memory otherwise."""
+    def run(
+        self, arrays: Iterable[np.ndarray], states: "States", used: int
+    ) -> dict | Failed | None:
+        """The outputs by name; None, and nothing was run, where states lie in memory otherwise.
+
+        used: see `MLProgram.predict`.
+        """
         given = dict(zip(self.inputs, arrays, strict=True))
         found = [given[name] for name, *_ in self.table.given]
         aligned = [x if x.flags.aligned else x.copy() for x in found]
-        done = self.table.run(self._words, states, aligned)
+        done = self.table.run(self._words, states, aligned, used)
         if done is None or done[0] >= 0:
             return done and Failed(*done)
         made = [read(view, done[1]) for view in self.table.made]

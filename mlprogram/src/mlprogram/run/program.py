@@ -264,15 +264,15 @@ class MLProgram:
 
     @overload
     def predict(
-        self, inputs: Mapping[str, object], state: State | None = None
+        self, inputs: Mapping[str, object], state: State | None = None, *, used: int = 0
     ) -> dict[str, Any]: ...
 
     @overload
     def predict(
-        self, inputs: list[Mapping[str, object]], state: State | None = None
+        self, inputs: list[Mapping[str, object]], state: State | None = None, *, used: int = 0
     ) -> list[dict[str, Any]]: ...
 
-    def predict(self, inputs: Any, state: State | None = None) -> Any:
+    def predict(self, inputs: Any, state: State | None = None, *, used: int = 0) -> Any:
         """Run the function on named arrays; returns its outputs by name.
 
         An input is anything that numpy makes an array of, or a PIL image where the description
@@ -282,18 +282,23 @@ class MLProgram:
         as Core ML gives it, with shape (1,). coremltools' `predict`, under `mlprogram.enable` too,
         takes fewer dtypes, and gives half precision as float32.
 
+        used: where a call has columns, such as those of 64 tokens, how many of the first are all
+        that will be read of outputs and of what goes to states; 0 for all. These are the same to
+        the bit, and take less time where the executor can prove that they do not depend on the
+        others (`run/columns.py`), which may then hold anything.
+
         All loops of a call may run for 600 seconds in sum, or for what MLPROGRAM_LOOP_SECONDS says.
 
         Raises InvalidInput for a name, shape, dtype or value that the program does not take, or for
         a missing state; of these InvalidType, a TypeError, for what is no array of numbers.
         """
         if isinstance(inputs, list):
-            return [self.predict(one, state) for one in inputs]
-        found = self._run(self._arrays(inputs), self._states(state))
+            return [self.predict(one, state, used=used) for one in inputs]
+        found = self._run(self._arrays(inputs), self._states(state), used)
         return {name: self._result(name, value) for name, value in found.items()}
 
-    def _run(self, arrays: list[np.ndarray], states: States) -> dict[str, Any]:
-        done = self._whole.run(arrays, states) if self._whole else None
+    def _run(self, arrays: list[np.ndarray], states: States, used: int) -> dict[str, Any]:
+        done = self._whole.run(arrays, states, used) if self._whole else None
         if isinstance(done, dict):
             return done
         from mlprogram.run import live

@@ -273,6 +273,7 @@ class Recorder(TorchDispatchMode):
                 words.append((None, int(value)))
         if name == "attention":
             words += [*self.written(given[0], *words[2:5:2]), self.opened(given[0], words[6])]
+            words.append((None, 0))  # all columns are in use
         self.calls.append(KernelCall(name, words, self.step))
         return 0
 

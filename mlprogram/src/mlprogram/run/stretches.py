@@ -17,7 +17,8 @@ from typing import NamedTuple
 from mlprogram.analysis.aliases import uses
 from mlprogram.kernels import native
 from mlprogram.run.asked import NotNative
-from mlprogram.run.calls import ConstantMemory, KernelCall, Region, Written
+from mlprogram.run.calls import ConstantMemory, KernelCall, Region, Used, Written
+from mlprogram.run.columns import leave_out_columns
 from mlprogram.run.copies import change_in_place
 from mlprogram.run.lines import Line, Row, is_straight
 from mlprogram.run.plan import ExecutionPlan, Name, Step
@@ -32,7 +33,7 @@ SHORTEST = 2  # steps, and calls of compiled code: one alone takes less time fro
 
 
 #: Where what a call names lies: a base, and a place in it.
-_Addresses = dict[Region | Written | None, tuple[int, int]]
+_Addresses = dict[Region | Written | Used | None, tuple[int, int]]
 
 
 class _Draft(NamedTuple):
@@ -66,6 +67,8 @@ class NativeStretch:
     def __init__(self, places: Sequence[int], recorders: list[Recorder], made: list[str]):
         change_in_place(recorders, made)
         last = recorders[-1]
+        is_whole = len(recorders) == 1 and len(last.steps) == len(last.plan.main.steps)
+        self._columns, self._masks = leave_out_columns(last, made) if is_whole else (0, {})
         self.steps, self.made = last.steps, made
         self.calls = len(last.calls)
         named = (b for call in last.calls for b, _ in call.arguments)
@@ -87,7 +90,7 @@ class NativeStretch:
         self.tables = Line(places, [d.table for d in drafts])
         self._rest = Line(places, [(d.values, d.unread) for d in drafts])
 
-    def _number(self, recorder: Recorder) -> dict[Region | Written | None, int]:
+    def _number(self, recorder: Recorder) -> dict[Region | Written | Used | None, int]:
         """Say which regions are given in each call, or made for what is read after it, and number
         the bases. Those that only views have, of whole numbers that no call reads and of constants,
         count on from the table's: a call that fails is given them then."""
@@ -107,10 +110,11 @@ class NativeStretch:
         self._table = 2 + len(given) + len(states) + len(known) + len(new)
         self._constants = {name: self._table + i for i, name in enumerate(constants)}
         self._stored = [whole(x) for x in constants.values()]
-        bases: dict[Region | Written | None, int] = {None: 0}
+        bases: dict[Region | Written | Used | None, int] = {None: 0}
         bases |= {b: 2 + i for i, b in enumerate((*given, *states, *known, *new))}
         bases |= {b: self._table + len(constants) + i for i, b in enumerate(unread)}
-        return bases | {Written(s): self._table + 1 + i for i, s in enumerate(self._written)}
+        last = map(Written, self._written)
+        return bases | {b: self._table + 1 + i for i, b in enumerate((*last, Used()))}
 
     def _memory_of_made(self, recorder: Recorder, bases: dict) -> dict[str, tuple[str, int]]:
         given = ["", "", *self.given, *self.states]  # of a constant, and of the arena, none
@@ -154,6 +158,7 @@ class NativeStretch:
             [(dtype, shape, x.tolist()) for _, dtype, shape, x in known],
             [(dtype, shape) for _, dtype, shape, _ in new],
             self._written, self._updated, [values[name] for name in self.made],
+            self._columns, [(self.given.index(n), slots) for n, slots in self._masks.items()],
         )  # fmt: skip
         rest = [(dtype, shape, x.tolist()) for _, dtype, shape, x in unread]
         return _Draft(words + tail, table, [*values.values()], rest)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mlprogram.run.states import States
 
 ALIGNMENT = 64  # bytes
+CLOSED = -30000  # in a mask, or less: `CLOSED` of slots.h
 SMALL = 1088  # bytes; below 1,024 numpy gives memory that it has kept, which no poison reaches
 
 #: The base of a value, where it begins there, dtype (numpy's `str`), shape, and steps in bytes.
@@ -27,13 +28,14 @@ class CallTable(NamedTuple):
     """What the calls of a stretch are given, for one size.
 
     An address is counted from a base: 0 is none, 1 the arena, then each of what is given, of the
-    states, of the whole numbers that are known, and of what is new; the table of calls; and the
-    number of slots of each state of `written`.
+    states, of the whole numbers that are known, and of what is new; the table of calls; the number
+    of slots of each state of `written`; and how many columns are used, or 0 for all.
 
     length: words of the calls, behind which lie numbers that they point at. arena: its bytes.
     given, states: names, dtypes and shapes. known: dtypes, shapes and contents. new: dtypes and
     shapes. updated: states that are written at known positions. made: the values that are read
-    later.
+    later. columns: how many a call has, of which the first may be used alone, or 0; masks: which of
+    what is given hide later ones, and how many slots come before theirs (`columns.py`).
     """
 
     length: int
@@ -45,11 +47,13 @@ class CallTable(NamedTuple):
     written: Sequence[str]
     updated: Sequence[str]
     made: Sequence[View]
+    columns: int
+    masks: Sequence[tuple[int, int]]
 
     def run(
-        self, words: int, states: "States", given: Iterable[np.ndarray]
+        self, words: int, states: "States", given: Iterable[np.ndarray], used: int = 0
     ) -> tuple[int, list[np.ndarray]] | None:
-        """Run the calls. words: the address of the table.
+        """Run the calls. words: the address of the table. used: see `MLProgram.predict`.
 
         Returns the place of the one that failed, or -1, and the memory from base 1 on; None, and
         nothing was run, for arrays or states that are not of these shapes.
@@ -66,11 +70,22 @@ class CallTable(NamedTuple):
         memory += [numbers(*known) for known in self.known]
         memory += [new(dtype, shape) for dtype, shape in self.new]
         bases = [0, *map(address, memory), words]
-        bases += [states.address(name) for name in self.written]
+        bases += [*(states.address(name) for name in self.written), self._used(used, memory)]
         array = (ctypes.c_int64 * len(bases))(*bases)
         for name in self.updated:
             states.forget(name)
         return compiled.run_steps(words, self.length, array, threads()), memory
+
+    def _used(self, used: int, memory: list[np.ndarray]) -> int:
+        """How many columns are computed, or 0 for all, as where a mask shows those that are used
+        another one."""
+        if not 0 < used < self.columns:
+            return 0
+        hidden = (
+            memory[1 + i].reshape(self.columns, -1)[:used, slots + used :]
+            for i, slots in self.masks
+        )
+        return used if all((x <= CLOSED).all() for x in hidden) else 0
 
 
 def new(dtype: str, shape: tuple[int, ...]) -> np.ndarray:

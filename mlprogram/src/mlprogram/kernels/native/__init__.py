@@ -214,7 +214,7 @@ class Weight:
         elif tokens == 1:
             self._matvec(self, x, y, threads())
         elif tokens:
-            self._matmat(self, x, y, tokens, threads())
+            self._matmat(self, x, y, tokens, 0, threads())
 
     def _multiply_by_torch(self, x: Tensor, y: Tensor) -> None:
         """Multiply several tokens with torch, expanding some rows of the weight to float32 at a

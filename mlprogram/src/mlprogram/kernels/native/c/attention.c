@@ -323,13 +323,51 @@ void mask_slots(const Attention *a, const void *mask, char *opened)
     opened[a->slots[0] + a->slots[1]] = open_slots(a, mask, opened);
 }
 
+/* Copies n rows of `bytes`, `apart` in `from`, to where they lie side by side. */
+static char *gather_rows(char *to, const void *from, int64_t n, int64_t bytes, int64_t apart)
+{
+    for (int64_t i = 0; i < n; i++, to += bytes) memcpy(to, (const char *)from + i * apart, bytes);
+    return to;
+}
+
+/* Attention of the first `used` of T tokens, which are the slots of the second part, and take turns
+ * as rows, of which all have the same mask: as if there were no other slots. The rows of others may
+ * be zeros. */
+static int attend_used(const Attention *a, const void *q, const void *const *keys,
+                       const void *const *values, const void *mask, void *out, int64_t written,
+                       int64_t used, int32_t threads)
+{
+    Attention few = *a;
+    int64_t size = a->is_half ? 2 : 4, row = a->depth * size, T = a->slots[1];
+    int64_t rows = MAX(used, 2 * FEW); /* of fewer, vectors would go along keys */
+    int64_t groups = a->heads * (a->rows / T), N = a->slots[0] + T, seen = a->slots[0] + used;
+    few.rows = a->rows / T * rows, few.slots[1] = used, few.mask_rows = rows;
+    char *q_used = malloc((2 * groups * rows + 2 * a->heads * used) * row + rows * seen * size);
+    if (!q_used) return -1;
+    char *key = gather_rows(q_used, q, groups, rows * row, T * row), *to = out;
+    char *value = gather_rows(key, keys[1], a->heads, used * row, T * row);
+    char *mask_used = gather_rows(value, values[1], a->heads, used * row, T * row);
+    char *made = gather_rows(mask_used, mask, rows, seen * size, N * size);
+    const void *parts[] = {keys[0], key, values[0], value};
+    int failed = attention_of(&few, q_used, parts, parts + 2, mask_used, NULL, made, written, 0,
+                              threads);
+    for (int64_t i = 0; i < groups; i++, to += T * row) {
+        memcpy(to, made + i * rows * row, rows * row);
+        memset(to + rows * row, 0, (T - rows) * row);
+    }
+    free(q_used);
+    return failed;
+}
+
 /* q (B, M, D), keys and values (B, N, D) in two parts, mask (mask_rows, N) or NULL -> out (B, M, D).
  * opened: what `mask_slots` found of the mask, or NULL. From slot `written` on keys and values of
- * the first part are zeros. Returns 0, or -1 where there is no memory. */
+ * the first part are zeros. used: the tokens whose rows are wanted, of more than 2 * FEW, or 0 for
+ * all (`attend_used`). Returns 0, or -1 where there is no memory. */
 int attention_of(const Attention *a, const void *q, const void *const *keys,
                  const void *const *values, const void *mask, const char *opened, void *out,
-                 int64_t written, int32_t threads)
+                 int64_t written, int64_t used, int32_t threads)
 {
+    if (used) return attend_used(a, q, keys, values, mask, out, written, used, threads);
     int64_t *open = malloc((a->slots[0] + a->slots[1]) * sizeof(int64_t));
     if (!open) return -1;
     Job j = {.shape = a, .q = q, .mask = mask, .keys = keys, .values = values, .out = out};
@@ -344,5 +382,5 @@ int attention_of(const Attention *a, const void *q, const void *const *keys,
 int attention(const Attention *a, const void *q, const void *const *keys,
               const void *const *values, const void *mask, void *out, int32_t threads)
 {
-    return attention_of(a, q, keys, values, mask, NULL, out, a->slots[0], threads);
+    return attention_of(a, q, keys, values, mask, NULL, out, a->slots[0], 0, threads);
 }

@@ -9,7 +9,8 @@ struct Matrix;
 struct Attention;
 
 int matvec(const struct Matrix *matrix, const void *x, void *y, int32_t threads);
-int matmat(const struct Matrix *matrix, const void *x, void *y, int64_t tokens, int32_t threads);
+int matmat(const struct Matrix *matrix, const void *x, void *y, int64_t tokens, int64_t used,
+           int32_t threads);
 int batch_matmul(const void *x, const void *y, void *out, int64_t batch, int64_t M, int64_t N,
                  int64_t K, int32_t transposed, int32_t is_half);
 int einsum(const void *x, const void *y, void *out, int64_t heads, int64_t rows, int64_t depth,
@@ -30,7 +31,7 @@ int attention(const struct Attention *shape, const void *q, const void *const *k
               const void *const *values, const void *mask, void *out, int32_t threads);
 int attention_of(const struct Attention *shape, const void *q, const void *const *keys,
                  const void *const *values, const void *mask, const char *opened, void *out,
-                 int64_t written, int32_t threads);
+                 int64_t written, int64_t used, int32_t threads);
 void mask_slots(const struct Attention *shape, const void *mask, char *opened);
 
 #endif

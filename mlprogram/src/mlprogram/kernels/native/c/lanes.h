@@ -101,7 +101,10 @@ static inline void widen(const void *p, int is_half, int64_t n, float *out, int6
         const half *h = p;
         int64_t i = 0;
         for (; i + LANES <= n; i += LANES) *(lanes *)(out + i) = load_half(h + i);
-        if (i < n) widen_rest(h + i, n - i, out + i);
+        if (i < n && n >= LANES) /* the last ones, with some before them once more */
+            *(lanes *)(out + n - LANES) = load_half(h + n - LANES);
+        else if (i < n)
+            widen_rest(h, n, out);
     } else {
         copy_single(p, n, out);
     }
@@ -192,7 +195,8 @@ static inline float softmax_row(float *line, int64_t n)
 #define AHEAD 6144
 #endif
 #define prefetch(p) __builtin_prefetch((const char *)(p) + AHEAD, 0, 2)
-#define PARTS (LANES == 4 ? 8 : 4) /* sums at the same time: adding takes a few cycles */
+/* Sums at the same time, of each row, since adding takes a few cycles: as the registers hold. */
+#define PARTS (LANES == 4 ? 8 : LANES == 8 ? 2 : 4)
 #define STEP (4 * CHUNK)
 #define UNROLLED _Pragma("GCC unroll 16") /* what is indexed by the loop stays in registers */
 

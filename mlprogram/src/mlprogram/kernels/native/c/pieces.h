@@ -80,7 +80,7 @@ static inline void fetch(const char *row, int64_t bytes)
 /* Whether vectors go along a key, which they fill. */
 static inline int has_few(const Block *block)
 {
-    return block->n <= FEW && block->job->shape->depth % LANES == 0;
+    return block->job->shape->rows <= FEW && block->job->shape->depth % LANES == 0;
 }
 
 #endif

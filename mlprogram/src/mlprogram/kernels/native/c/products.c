@@ -37,7 +37,8 @@ typedef struct Matrix {
 /* Where a column's activation goes. */
 static inline int64_t place(const Matrix *m, int64_t c)
 {
-    return m->kind == PALETTE16 ? (c & ~31) | PLACE((c & 31)) : c;
+    if (m->kind != PALETTE16) return c;
+    return (c & ~31) | (m->block ? PLACE_INT4((c & 31)) : PLACE((c & 31)));
 }
 
 /* --- one token: y = W x ---------------------------------------------------------------------- */
@@ -71,21 +72,19 @@ static void dots_palette16(const uint8_t *w, int64_t across, const Palette *p, c
 static void dots_blocks(const Matrix *m, int64_t r, int64_t apart, const float *x, float *out)
 {
     int64_t n = m->columns / m->block, across = apart * m->columns / 2, next = apart * n;
-    for (int s = 0; s < STREAMS; s += TOGETHER, r += TOGETHER * apart) {
-        const uint8_t *w = (const uint8_t *)m->weight + r * m->columns / 2;
-        const half *halves = (const half *)m->table + r * n;
-        if (m->half_weights)
-            dots_half_blocks(w, across, halves, next, n, m->block, x, out + s);
-        else
-            dots_single_blocks(w, across, m->table + r * n, next, n, m->block, x, out + s);
-    }
+    const uint8_t *w = (const uint8_t *)m->weight + r * m->columns / 2;
+    const char *scales = (const char *)m->table + r * n * (m->half_weights ? 2 : 4);
+    if (m->half_weights)
+        dots_int4(w, across, scales, 1, next, n, m->block, x, out);
+    else
+        dots_int4(w, across, scales, 0, next, n, m->block, x, out);
 }
 
 typedef struct {
     const Matrix *matrix;
     const float *x; /* several tokens are padded to `stride` of them */
     void *result;
-    int64_t tokens, stride;
+    int64_t tokens, stride, apart; /* apart: values from one row of the result to the next */
 } Product;
 
 /* Rows r, r + apart, .. of STREAMS, times x. Palettes are read anew where another group begins. */
@@ -160,7 +159,7 @@ int matvec(const Matrix *m, const void *x, void *y, int32_t threads)
         ordered = wide + m->columns;
         for (int64_t c = 0; c < m->columns; c++) ordered[place(m, c)] = wide[c];
     }
-    Product p = {m, ordered, y, 1, 1};
+    Product p = {m, ordered, y, 1, 1, 1};
     int64_t part = PART / STREAMS / (m->columns * BITS[m->kind] / 8) + 1;
     share(some_rows, &p, m->rows - m->rows / STREAMS * (STREAMS - 1), ROUND_UP(part, CHUNK), threads);
     free(wide);
@@ -198,24 +197,20 @@ static void unpack_palette(const uint8_t *nibbles, const float *table, int64_t n
 UNPACK(unpack_int8, int8_chunk)
 UNPACK(unpack_scaled, SCALED, float scale)
 
-/* The scale of a block, which is counted from the first of the first row. */
-static inline float scale_of(const Matrix *m, int64_t block)
-{
-    half copies[LANES];
-    if (!m->half_weights) return m->table[block];
-    for (int k = 0; k < LANES; k++) copies[k] = ((const half *)m->table)[block];
-    return load_half(copies)[0];
-}
-
-/* n values, of which the first `left` are of this block. */
+/* n values of blocks from `block` on, which is counted from the first of the first row; of the first
+ * block come the last `left`. */
 static void unpack_blocks(const Matrix *m, const uint8_t *nibbles, int64_t block, int64_t left,
                           int64_t n, float *out)
 {
+    int64_t size = m->half_weights ? 2 : 4;
     for (int64_t i = 0, end; i < n; i = end, left = m->block) {
-        float table[16];
-        end = MIN(n, i + left);
-        scaled_table(scale_of(m, block++), m->half_weights, table);
-        unpack_palette(nibbles + i / 2, table, end - i, out + i);
+        Scaling scaling;
+        float more[LANES], less[LANES];
+        read_scales((const char *)m->table + block++ * size, m->half_weights, 1, more, less);
+        read_scaling(&scaling, *more, *less, m->half_weights);
+        for (end = MIN(n, i + left); i < end; i += 2 * CHUNK)
+            read_int4(&scaling, nibbles + i / 2, m->half_weights, (chunk *)(out + i),
+                      (chunk *)(out + i + CHUNK));
     }
 }
 
@@ -327,8 +322,11 @@ static void block(const Product *p, int64_t first, int64_t end, int64_t t)
     }
     for (int64_t r = first; r < end; r++) {
         float *sums = y + (r - first) * width;
+        char *to = (char *)p->result + (r * p->apart + t) * size;
+        int64_t end = t + SPAN < p->tokens ? t + tokens : p->apart;
         adjust(m, r, tokens, sums);
-        narrow(sums, tokens, (char *)p->result + (r * p->tokens + t) * size, m->half_activations);
+        narrow(sums, tokens, to, m->half_activations);
+        memset(to + tokens * size, 0, (end - t - tokens) * size);
     }
 }
 
@@ -351,12 +349,14 @@ static void lay_out(const Matrix *m, const void *x, int64_t tokens, int64_t t, i
               out + place(m, c) * stride, stride);
 }
 
-/* x (C, T) -> y (R, T). Returns 0, or -1 where there is no memory. */
-int matmat(const Matrix *m, const void *x, void *y, int64_t tokens, int32_t threads)
+/* x (C, T) -> y (R, T). used: the tokens whose results are wanted, or 0 for all; those of others may
+ * be zeros. Returns 0, or -1 where there is no memory. */
+int matmat(const Matrix *m, const void *x, void *y, int64_t T, int64_t used, int32_t threads)
 {
-    int64_t few = tokens <= FEW, tiles = (m->rows + ROWS - 1) / ROWS;
+    int64_t few = T <= FEW, tiles = (m->rows + ROWS - 1) / ROWS;
+    int64_t tokens = few || !used ? T : used;
     int64_t stride = ROUND_UP(few ? m->columns : tokens, LANES);
-    int as_it_is = !few && tokens <= SPAN && stride == tokens && m->kind != PALETTE16 &&
+    int as_it_is = !few && tokens == T && T <= SPAN && stride == T && m->kind != PALETTE16 &&
                    !m->half_activations;
     int64_t lines = few ? 2 * tokens : m->columns;
     int64_t bytes = ROUND_UP(lines * stride * (int64_t)sizeof(float), LINE);
@@ -365,9 +365,9 @@ int matmat(const Matrix *m, const void *x, void *y, int64_t tokens, int32_t thre
     if (few) turn(m, x, wide, tokens, stride);
     for (int64_t t = 0; wide && !few && t < tokens; t += SPAN) {
         int64_t n = MIN(SPAN, tokens - t);
-        lay_out(m, x, tokens, t, n, wide + t * m->columns, ROUND_UP(n, LANES));
+        lay_out(m, x, T, t, n, wide + t * m->columns, ROUND_UP(n, LANES));
     }
-    Product p = {m, as_it_is ? x : wide, y, tokens, stride};
+    Product p = {m, as_it_is ? x : wide, y, tokens, stride, T};
     share(few ? some_dots : some_tiles, &p, tiles, TILES, threads);
     free(wide);
     return 0;

@@ -47,7 +47,7 @@ int run_matvec(const int64_t *a, int32_t threads) { return matvec(P(0), P(1), P(
 
 int run_matmat(const int64_t *a, int32_t threads)
 {
-    return matmat(P(0), P(1), P(2), a[3], threads);
+    return matmat(P(0), P(1), P(2), a[3], a[4], threads);
 }
 
 int run_batch_matmul(const int64_t *a, int32_t threads)
@@ -102,13 +102,14 @@ int run_gated(const int64_t *a, int32_t threads)
 }
 
 /* Keys and values are two addresses each. Last come those of how many slots of the first keys and
- * values were written, and of what `run_mask_slots` found of the mask; or NULL. */
+ * values were written, and of what `run_mask_slots` found of the mask, or NULL; and how many tokens
+ * are in use, or 0. */
 int run_attention(const int64_t *a, int32_t threads)
 {
     const void *keys[] = {P(2), P(3)}, *values[] = {P(4), P(5)};
     const int64_t *written[] = {P(9), P(10)};
     int64_t slots = written[0] ? MAX(*written[0], *written[1]) : INT64_MAX;
-    return attention_of(P(0), P(1), keys, values, P(6), P(11), P(7), slots, threads);
+    return attention_of(P(0), P(1), keys, values, P(6), P(11), P(7), slots, a[12], threads);
 }
 
 /* Once for all attentions of a stretch that read a mask, which no step changes. */

@@ -348,38 +348,41 @@ static inline void look_up(const Palette *p, const uint8_t *nibbles, chunk *firs
 #define PLACE(c) ((c & 1) << 4 | c >> 1)
 #endif
 
-#if LANES == 4 && !defined(__aarch64__)
-/* The nearest half of values that are zero, or no less than the least normal half and finite. */
-static inline lanes nearest_normal(lanes v)
-{
-    ints bits = (ints)v;
-    return (lanes)((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fff);
-}
+/* A value is rounded here: no compiler may fuse the product that it is with a sum to come. */
+#if defined(__x86_64__)
+#define ROUNDED(v) __asm__("" : "+v"(v))
+#elif defined(__aarch64__)
+#define ROUNDED(v) __asm__("" : "+w"(v))
+#else
+#define ROUNDED(v) __asm__("" : "+m"(v))
 #endif
 
-/* int8 times a scale that is a half, each to the nearest half. */
+#define BEYOND 8192 /* 2 to the bits that a float32's significand has beyond a half's */
+
+/* Whole numbers of 8 bits at most times a scale that is a half below 256, to the nearest half, by
+ * Veltkamp's splitting: BEYOND + 1 times the product is rounded where a half ends, and BEYOND times
+ * it, which is exact, is taken off. `more` and `less` are as many times the scale. */
+static inline lanes scaled(lanes whole, lanes more, lanes less)
+{
+    lanes product = whole * more;
+    ROUNDED(product);
+    return product - whole * less;
+}
+
+/* int8 so scaled. */
 static inline chunk scaled_chunk(const int8_t *p, float scale)
 {
-#if defined(__AVX512FP16__) && defined(__AVX512VL__)
-    __m256h w = _mm256_cvtepi16_ph(_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p)));
-    w = _mm256_mul_ph(w, _mm256_set1_ph((_Float16)scale));
-    return (chunk){{(lanes)_mm512_cvtph_ps(_mm256_castph_si256(w))}};
-#elif defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(__aarch64__)
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(__aarch64__)
     int8x16_t bytes = vld1q_s8(p);
     float16x8_t a = vcvtq_f16_s16(vmovl_s8(vget_low_s8(bytes)));
     float16x8_t b = vcvtq_f16_s16(vmovl_high_s8(bytes));
     a = vmulq_n_f16(a, (float16_t)scale), b = vmulq_n_f16(b, (float16_t)scale);
     return (chunk){{(lanes)vcvt_f32_f16(vget_low_f16(a)), (lanes)vcvt_high_f32_f16(a),
                     (lanes)vcvt_f32_f16(vget_low_f16(b)), (lanes)vcvt_high_f32_f16(b)}};
-#elif LANES == 4 && !defined(__aarch64__)
-    chunk c = int8_chunk(p);
-    int normal = scale >= 0x1p-14f && scale < 0x1p8f;
-    for (int k = 0; k < VECTORS; k++)
-        c.v[k] = normal ? nearest_normal(c.v[k] * scale) : nearest_half(c.v[k] * scale);
-    return c;
 #else
+    const lanes one = scale - (lanes){0};
     chunk c = int8_chunk(p);
-    for (int k = 0; k < VECTORS; k++) c.v[k] = nearest_half(c.v[k] * scale);
+    for (int k = 0; k < VECTORS; k++) c.v[k] = scaled(c.v[k], one * (BEYOND + 1), one * BEYOND);
     return c;
 #endif
 }
