@@ -17,12 +17,10 @@ import to_notebooks
 pytestmark = needs_site
 
 CLAIMS = {**sources.everything(), **cost.chips()}
-CONFLICTING = [claim for claim in CLAIMS.values() if claim.grade == "conflicting"]
 COUNTS = {  # what it is: the words around it, the numbers that they may have
     "claims": (r"(\d+) claims about the ANE|of the (\d+) on Every claim", {len(CLAIMS)}),
-    "conflicts": (r"on Every claim, (\d+) are graded conflicting", {len(CONFLICTING)}),
     # a decode call of SmolLM2's layers, and with its head
-    "operations": (r"\b(1,2\d\d) operations\b", {1_242, 1_250}),
+    "operations": (r"\b(1,2\d\d) op(?:eration)?s\b", {1_242, 1_250}),
     "the mask": (r"−(1e4|[1-9]0,000)\b", {40_000, 30_000}),  # the second in graphs of others
 }
 
