@@ -40,8 +40,8 @@ class _Watching(MILBackend):
         loaded = super().load(package, function)
         run = loaded.predict
 
-        def predict(inputs, state=None):
-            outputs = run(inputs, state)
+        def predict(inputs, state=None, **how):
+            outputs = run(inputs, state, **how)
             if "gates" in outputs:
                 self.seen.append((outputs["x"][0, :, 0], outputs["gates"][0, :, 0]))
             return outputs

@@ -153,6 +153,8 @@ class MLProgram:
         """The package that it was opened from; a kept plan needs nothing more of it."""
         if isinstance(self._source, Package):
             return self._source
+        if not isinstance(self._source, str | Path):  # what is shared may be of another spec
+            return Package(self._source)
         if "package" not in self._shared:
             self._shared["package"] = Package(self._source)
         package = self._shared["package"]
@@ -180,7 +182,7 @@ class MLProgram:
 
     def _like(self, name: str, precision: str, without: Collection[str] | None) -> "MLProgram":
         return MLProgram(
-            self._source,
+            self._source if isinstance(self._source, str | Path) else self.package,
             name,
             precision,
             optimize=without is not None,

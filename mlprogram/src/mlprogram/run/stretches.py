@@ -114,7 +114,8 @@ class NativeStretch:
         bases |= {b: 2 + i for i, b in enumerate((*given, *states, *known, *new))}
         bases |= {b: self._table + len(constants) + i for i, b in enumerate(unread)}
         last: list[Written | Used] = [*map(Written, self._written), Used()]
-        return bases | {b: self._table + 1 + i for i, b in enumerate(last)}
+        bases.update({b: self._table + 1 + i for i, b in enumerate(last)})
+        return bases
 
     def _memory_of_made(self, recorder: Recorder, bases: dict) -> dict[str, tuple[str, int]]:
         given = ["", "", *self.given, *self.states]  # of a constant, and of the arena, none
