@@ -59,9 +59,11 @@ class _RecordedFunction:
         self._record, self._package, self._name, self._loaded = record, package, name, loaded
         self.inputs, self.outputs, self.states = loaded.inputs, loaded.outputs, loaded.states
 
-    def predict(self, inputs: dict[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
+    def predict(
+        self, inputs: dict[str, np.ndarray], state: Any = None, *, used: int = 0
+    ) -> dict[str, np.ndarray]:
         given = {name: array.copy() for name, array in inputs.items()}
-        outputs = self._loaded.predict(inputs, state)
+        outputs = self._loaded.predict(inputs, state)  # all columns, whichever are used
         self._record.write(self._package, self._name, inputs=given, outputs=outputs)
         return outputs
 
