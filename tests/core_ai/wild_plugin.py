@@ -41,11 +41,11 @@ def apart(got: np.ndarray, want: np.ndarray) -> float:
     return float(gap and gap / np.abs(want[np.isfinite(want)]).max(initial=0))
 
 
-def predict(self, inputs, state=None):
+def predict(self, inputs, state=None, **used):
     path = Path(self.package.path)
     plain = self._without is None or self.precision not in ("fp32", "fp16")
     if plain or isinstance(inputs, list) or path.suffix != ".mlpackage":
-        return ORIGINAL(self, inputs, state)
+        return ORIGINAL(self, inputs, state, **used)
     row = FOUND.setdefault(
         (path.name, self.name, self.precision),
         {"ops": len(self.operations), "calls": 0, "difference": 0.0},
