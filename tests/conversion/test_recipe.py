@@ -61,8 +61,8 @@ REFUSED = [
     (TAGGER, APART | {"partition": "whole"}, "'dispatch' cuts every layer at its mi"),
     # limits
     (TAGGER, APART | {"shard_limit": "2.6MB"}, "around the experts of layer 0 has 2"),
-    ("zaya1-8b", APART | {"shard_limit": "25MB"}, "expert of layer 0 has 25.2 MB .* r"),
-    (QWEN, {"shard_limit": "10MB"}, "one layer has 29.8 MB .* raise the limit"),
+    ("zaya1-8b", APART | {"shard_limit": "25MB"}, "expert of layer 0 has 25,166,016 .* r"),
+    (QWEN, {"shard_limit": "10MB"}, "one layer has 29,825,280 bytes .* raise the limit"),
 ]  # fmt: skip
 
 
