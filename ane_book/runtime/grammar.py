@@ -82,12 +82,16 @@ class GrammarTokens:
         """llguidance's matcher of a form, before its first token."""
         grammar = _SOURCES[form](text)
         if end:  # a grammar for the text behind the end of a thought
+            self._matcher(form, grammar)  # whose own faults would not show behind it
             own = {"lark_grammar": grammar}
             if form != "grammar":
                 own = json.loads(grammar)["grammars"][0]
             thought = end_of_thought(end, self._special)
             rules = "\n".join([r"start: ended /[ \t\r\n]{0,4}/ @said", *thought])
             grammar = json.dumps({"grammars": [{"lark_grammar": rules}, own | {"name": "said"}]})
+        return self._matcher(form, grammar)
+
+    def _matcher(self, form: str, grammar: str):
         matcher = llguidance.LLMatcher(
             self._tokens,
             grammar,

@@ -114,7 +114,7 @@ class TestRun:
     def test_a_kept_bundle_needs_nothing_of_a_conversion(self, bundle):
         slow = {"ane_book.conversion", "ane_book.models", "ane_book.weights", "coremltools"}
         slow |= {"jinja2", "transformers"}
-        assert imported(slow, "run", bundle, "Hi", "--max-tokens", "2") == []  # torch: test_without_torch
+        assert imported(slow, "run", bundle, "Hi", "--max-tokens", "2") == []
 
     def test_a_package_is_checked_without_what_runs_it(self, bundle):
         assert imported({"coremltools", "torch"}, "check", bundle / "head.mlpackage") == []

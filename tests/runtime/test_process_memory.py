@@ -17,6 +17,7 @@ CHILD = """
 import json, sys
 from mlprogram import MLProgram
 from mlprogram.analysis.memory import peak_resident
+import torch  # whose own pages are not of the program
 
 before = peak_resident()
 program = MLProgram(sys.argv[1], "decode")

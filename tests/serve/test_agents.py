@@ -4,6 +4,7 @@ The model is tiny and knows nothing: that what it writes is of its form is the g
 """
 
 import json
+import time
 
 from _command import chatty_copy
 from _patience import HANGING
@@ -179,8 +180,12 @@ class TestResponses:
         }  # fmt: skip
         with caplog.at_level("INFO", "ane_serve.requests"):
             found = httpx.post(f"{address}/v1/responses", json=body, timeout=HANGING)
+            until = time.monotonic() + HANGING  # the line follows the last byte
+            while not (lines := [r.msg for r in caplog.records if "tools_left_out" in r.msg]):
+                assert time.monotonic() < until
+                time.sleep(0.01)
         assert "event: response.incomplete" in found.text, found.text
-        (line,) = [r.msg for r in caplog.records if "tools_left_out" in r.msg]
+        (line,) = lines
         assert line["tools_left_out"] == ["custom", "local_shell", "namespace", "web_search"]
         assert line["status"] == 200
 

@@ -16,7 +16,7 @@ import httpx
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 import pytest
 
-PAGE = Path(__file__).parents[2] / "book" / "api.md"
+PAGE = Path(__file__).parents[2] / "book" / "serving.md"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
           "additionalProperties": False}  # fmt: skip
 FUNCTION = {"name": "weather", "description": "The weather of a city.", "parameters": SCHEMA}

@@ -143,7 +143,8 @@ class TestFiles:
         there = files(bundle, 0, 1, tmp_path)
         (package,) = there.missing()
         self.send(bundle, there, package, damage=b"x")
-        with pytest.raises(InvalidBundle, match=r"arrived with .*weight.bin.* changed: `ane-book"):
+        reason = r"arrived with .*weight.bin.* changed: on the machine that sent it `ane-book"
+        with pytest.raises(InvalidBundle, match=reason):
             there.keep(package)
         assert list(there.folder.iterdir()) == []
         self.send(bundle, there, package)  # cut off in the middle
