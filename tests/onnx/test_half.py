@@ -200,7 +200,8 @@ def test_products_of_quantised_numbers_are_beyond_fp16_and_right(tmp_path):
     x = RANDOM.standard_normal((2, 256), np.float32) + 1
     (sizes,) = oracle(path, {"x": x})
     assert np.abs(sizes).max() / (0.01 * np.ptp(x) / 255) > 65504
-    hold_to_onnxruntime(path, {"x": x}, 5e-3, "fp16")
+    # what lies between two bytes in single precision may be the other one in half
+    hold_to_onnxruntime(path, {"x": x}, 0.25, "fp16")
 
 
 def test_what_is_quantised_to_a_byte_is_computed_in_half(tmp_path):

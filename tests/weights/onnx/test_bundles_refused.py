@@ -157,6 +157,6 @@ def test_an_export_of_transformers_js_or_optimum_is_refused_by_its_remedy(bundle
     (folder / "genai_config.json").unlink()
     with pytest.raises(UnsupportedModel, match="takes the safetensors of the same model"):
         open_source(folder / "model.onnx")
-    with pytest.raises(WeightsNotFound, match=r"no .safetensors file; get the model's weights in"):
+    with pytest.raises(WeightsNotFound, match=r"no .safetensors file; get the model's weights so"):
         ane_book.convert(str(folder), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
