@@ -193,15 +193,15 @@ def test_products_of_quantised_numbers_are_beyond_fp16_and_right(tmp_path):
     """As ONNX Runtime's dynamic quantisation writes every linear layer."""
     make = Maker()
     q, scale, zero = make("DynamicQuantizeLinear", make.input("x", [2, 256]), count=3)
-    weight = make.constant(RANDOM.integers(-128, 128, (256, 8)).astype(np.int8))
+    # seven bits: on a CPU without VNNI, ONNX Runtime clips what two products of eight add up to
+    weight = make.constant(RANDOM.integers(-32, 64, (256, 8)).astype(np.int8))
     sums = make("MatMulInteger", q, weight, zero)
     y = make("Mul", make("Cast", sums, to=1), make("Mul", scale, make.constant(np.float32(0.01))))
     path = make.save(tmp_path / "m.onnx", [y])
     x = RANDOM.standard_normal((2, 256), np.float32) + 1
     (sizes,) = oracle(path, {"x": x})
     assert np.abs(sizes).max() / (0.01 * np.ptp(x) / 255) > 65504
-    # what lies between two bytes in single precision may be the other one in half
-    hold_to_onnxruntime(path, {"x": x}, 0.25, "fp16")
+    hold_to_onnxruntime(path, {"x": x}, 5e-3, "fp16")
 
 
 def test_what_is_quantised_to_a_byte_is_computed_in_half(tmp_path):
