@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def _command() -> None:
-    if {*sys.argv[1:2]} & {"run", "chat"} and "--help" not in sys.argv:
+    if {*sys.argv[1:2]} & {"run", "chat"} and not {*sys.argv} & {"-h", "--help"}:
         from ane_book.text.process import start_ahead
 
         start_ahead()  # which takes as long as the imports of this process

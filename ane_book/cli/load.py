@@ -79,8 +79,8 @@ def _kept(weights: Path) -> Path | None:
     from ane_book.weights import name_of, open_source
 
     name = name_of(weights)
-    paths = [entry.path for entry in cache.entries() if entry.kind == "bundles"]
-    if not (named := [path for path in paths if path.name[:-17] == name]):
+    whole = (e.path for e in cache.entries() if e.kind == "bundles" and e.path == e.bundle)
+    if not (named := [path for path in whole if path.name.rpartition("-")[0] == name]):
         return None
     made_of = open_source(weights).fingerprint()
     for path in named:

@@ -68,12 +68,12 @@ class Responses(Closed):
     def functions(self) -> list[dict[str, Any]]:
         """The tools that answers can call. Codex and other agents offer some beside them that
         OpenAI's own server runs, or whose input is no JSON, and get on without."""
-        return [tool for tool in self.tools if tool.get("type", "function") == "function"]
+        return [tool for tool in self.tools if _kind(tool) == "function"]
 
     @property
     def left_out(self) -> list[str]:
         """The types of the others."""
-        return sorted({str(t["type"])[:40] for t in self.tools if t not in self.functions})
+        return sorted({str(_kind(tool))[:40] for tool in self.tools} - {"function"})
 
     @property
     def lenient(self) -> bool:
@@ -136,6 +136,10 @@ def _content(content: Any, place: str) -> Any:
         if not isinstance(part, dict) or part.get("type") not in TEXTS:
             raise Refusal(400, f"{place}: content has to be text", param=place)
     return [{"type": "text", "text": part.get("text")} for part in content]
+
+
+def _kind(tool: dict) -> Any:
+    return tool.get("type", "function")
 
 
 def _choice(choice: str | dict) -> str | dict:

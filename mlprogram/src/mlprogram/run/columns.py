@@ -26,7 +26,7 @@ LIMITED = {"matmat": 4, "attention": 12}
 
 
 class Joined(Exception):
-    """ColumnProof may depend on later ones."""
+    """Columns may depend on later ones."""
 
 
 def leave_out_columns(recorder: Recorder, made: Collection[str]) -> tuple[int, dict[str, int]]:
@@ -72,7 +72,7 @@ class ColumnProof:
         return step
 
     def write(self, place: Place, *steps: int | None) -> None:
-        """ColumnProof of these steps go to a place."""
+        """Columns of these steps go to a place."""
         found, (region, offset) = {*steps} - {None}, place
         if not found:
             return

@@ -323,10 +323,10 @@ static void block(const Product *p, int64_t first, int64_t end, int64_t t)
     for (int64_t r = first; r < end; r++) {
         float *sums = y + (r - first) * width;
         char *to = (char *)p->result + (r * p->apart + t) * size;
-        int64_t end = t + SPAN < p->tokens ? t + tokens : p->apart;
+        int64_t stop = t + SPAN < p->tokens ? t + tokens : p->apart;
         adjust(m, r, tokens, sums);
         narrow(sums, tokens, to, m->half_activations);
-        memset(to + tokens * size, 0, (end - t - tokens) * size);
+        memset(to + tokens * size, 0, (stop - t - tokens) * size);
     }
 }
 
