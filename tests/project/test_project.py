@@ -15,6 +15,7 @@ import sys
 import tomllib
 
 from _command import ane_book, mlprogram
+from ane_book.bundle.manifest import FORMAT
 from ane_book.options import Recipe, RecipeOptions, Sampling, SamplingOptions
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -28,7 +29,6 @@ OTHERS = [
     for name in ("mlprogram", "ane_serve", "families", "swift/tables")
 ]
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
-SERVER = ROOT / "ane_serve" / "README.md"
 FOLDERS = (
     "ane_book", "families", "mlprogram", "benchmarks", "book/_ext", "research/measurements",
     "swift/tables",
@@ -105,11 +105,11 @@ def fenced_blocks(languages: set[str], file: Path = README) -> list[str]:
 
 
 def shell_commands(program: str, file: Path = README) -> list[list[str]]:
-    """Every call of a program in a README's shell blocks and tables, as words."""
+    """Every call of a program in a file's shell blocks and in a line of its text, as words."""
     lines = "\n".join(fenced_blocks({"bash", "sh", "console"}, file)).splitlines()
-    lines += re.findall(rf"\| `({program} [^`]+)` \|$", file.read_text(), re.M)
+    lines += re.findall(rf"`({program} [a-z][^`\n]+)`", file.read_text())
     calls = (re.split(r"\s#|[|;&]", line)[0].removeprefix("$ ").split() for line in lines)
-    return [words for words in calls if words[:1] == [program]]
+    return [words for words in calls if words[:1] == [program] and words[1] != "..."]
 
 
 def test_readme_names_make_targets_that_exist():
@@ -124,15 +124,18 @@ def test_readme_is_one_page():
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_readmes_show_commands_that_exist(program, monkeypatch):
+def test_readmes_and_pages_show_commands_that_exist(program, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    calls = [call for file in (README, SERVER) for call in shell_commands(program, file)]
+    texts = ("README.md", "*/README.md", "book/*.md", "research/*.md")
+    files = [file for text in texts for file in ROOT.glob(text)]
+    calls = [call for file in files for call in shell_commands(program, file)]
+    calls = [call for call in calls if call != FORMAT.split()]
     assert calls, "README has to show the command line"
     said = {}
     for words in calls:
         if (name := words[1]) not in said:
             result = PROGRAMS[program](name, "--help")
-            assert result.returncode == 0, f"README calls `{' '.join(words)}`: {result.stderr}"
+            assert result.returncode == 0, f"`{' '.join(words)}`: {result.stderr}"
             said[name] = result.stdout
         flags = [word.split("=")[0] for word in words if word.startswith("--")]
         assert [flag for flag in flags if flag not in said[name]] == [], words
