@@ -29,6 +29,7 @@ from mlprogram import inspect as inspect_package
 from mlprogram.compare.packages import compare_packages
 from mlprogram.errors import MLProgramError
 from mlprogram.execute import execute, execution_report
+from mlprogram.machine import cache_folder
 from mlprogram.package.reader import Package
 from mlprogram.run import failures
 import numpy as np
@@ -41,11 +42,11 @@ LARGE = 1 << 20  # elements of an input that the fuzzer does not make
 class Watch:
     """The files that were opened outside of a folder while it looked."""
 
-    #: the interpreter, its packages, this library, what the C library looks up by itself, and how
-    #: much memory the process may have
+    #: the interpreter, its packages, this library and its cache, what the C library looks up by
+    #: itself, and how much memory the process may have
     EXPECTED = (
-        sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), f"/proc/{os.getpid()}/",
-        "/proc/self/", "/sys/fs/cgroup/",
+        sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), f"{cache_folder().resolve()}/",
+        f"/proc/{os.getpid()}/", "/proc/self/", "/sys/fs/cgroup/",
     )  # fmt: skip
 
     def __init__(self):

@@ -86,7 +86,7 @@ class TextAnswer(JobAnswer):
         counts = options is not None and options.include_usage
         try:
             async for chunk in self._chunks(events, counts):
-                body = self._shape.sent({"usage": None} | chunk if counts else chunk)
+                body = self._shape.sent(chunk | {"usage": chunk.get("usage")} if counts else chunk)
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         except Refusal as refusal:
             body = self._shape.failed(refusal)

@@ -167,7 +167,7 @@ class TestWeightsAndStates:
         """By closures, partial functions, bound methods and records alike."""
         monkeypatch.setattr(native, "available", lambda: compiler)
         running = MLProgram(weighted().package, precision=precision, optimize=optimize)
-        with Allocated() as allocated:
+        with Allocated(monkeypatch) as allocated:
             running.compiled  # noqa: B018  (everything is laid out now)
         gc.collect()
         living = {

@@ -89,16 +89,18 @@ class ColumnProof:
 
     def product(self, arguments: list[Place]) -> None:
         _, x, y, *_ = arguments
-        if self.read(x) not in (None, _size(x)):
+        step = self.read(x)
+        if step and step != _size(x):
             raise Joined
         self.write(y, _size(y))
 
     def along(self, x: Place, y: Place, n: int, inner: int) -> None:
         """x (.., n, inner) -> y: all of n are joined."""
         step = self.read(x)
-        inner *= _size(x)
-        if step and inner % (step * self.count) and step % (n * inner):
-            raise Joined
+        if step:
+            inner *= _size(x)
+            if inner % (step * self.count) and step % (n * inner):
+                raise Joined
         self.write(y, step)
 
     def norm(self, arguments: list[Place]) -> None:

@@ -17,7 +17,7 @@ extension ModelBundle {
         }
         let own = url.appendingPathComponent("manifest.json")
         guard let json = try? Data(contentsOf: own), (try? decode(Manifest.self, from: json)) != nil,
-            SHA256.hex(of: SealedFields(json).text) == manifest.seal
+            SealedFields(json).text.sha256 == manifest.seal
         else { throw changed(own) }
         for name in manifest.files.keys.sorted() {
             let file = url.appendingPathComponent(name)
@@ -86,13 +86,16 @@ extension MappedFile {
     }
 }
 
-extension SHA256 {
-    static func hex(of text: String) -> String {
+extension String {
+    /// The SHA-256 of its UTF-8, in hexadecimal digits.
+    var sha256: String {
         var digest = SHA256()
-        Array(text.utf8).withUnsafeBytes { digest.update(bufferPointer: $0) }
+        Array(utf8).withUnsafeBytes { digest.update(bufferPointer: $0) }
         return digest.hex()
     }
+}
 
+extension SHA256 {
     /// In hexadecimal digits.
     fileprivate mutating func hex() -> String {
         finalize().map { ($0 < 16 ? "0" : "") + String($0, radix: 16) }.joined()

@@ -76,7 +76,7 @@ struct CompiledFolder {
             let date = function.seal.isEmpty ? facts?[.modificationDate] as? Date : nil
             lines.append("\(path) \((facts?[.size] as? NSNumber)?.intValue ?? 0) \(date?.timeIntervalSince1970 ?? 0)")
         }
-        func hash(_ text: String) -> Substring { SHA256.hex(of: text).prefix(16) }
+        func hash(_ text: String) -> Substring { text.sha256.prefix(16) }
         let stem = "\(package.deletingPathExtension().lastPathComponent)-\(hash(function.folder))"
         return (stem, "\(stem)-\(hash(lines.joined(separator: "\n"))).mlmodelc")
     }
