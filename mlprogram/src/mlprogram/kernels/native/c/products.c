@@ -74,7 +74,9 @@ static void dots_blocks(const Matrix *m, int64_t r, int64_t apart, const float *
     int64_t n = m->columns / m->block, across = apart * m->columns / 2, next = apart * n;
     const uint8_t *w = (const uint8_t *)m->weight + r * m->columns / 2;
     const char *scales = (const char *)m->table + r * n * (m->half_weights ? 2 : 4);
-    if (m->half_weights)
+    if (m->half_weights && m->block == 32) /* as most have it: no loop within a block */
+        dots_int4(w, across, scales, 1, next, n, 32, x, out);
+    else if (m->half_weights)
         dots_int4(w, across, scales, 1, next, n, m->block, x, out);
     else
         dots_int4(w, across, scales, 0, next, n, m->block, x, out);
