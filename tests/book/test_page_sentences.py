@@ -1,7 +1,12 @@
 """Sentences of pages that interpret a record: what they say is what the record has."""
 
+from _segmenter import GRAPHS
 from ane_book_pages import experiments, records
 from mlprogram.ane import claims, cost
+from mlprogram.ane.placement.estimator import work
+from mlprogram.ane.placement.path import LAUNCH, OUTPUT, SWITCH
+from mlprogram.ane.placement.path import cost as total
+import numpy as np
 import pytest
 
 
@@ -34,6 +39,42 @@ class TestCoreAI:
     def test_old_assets_end_the_process_from_the_second_beta_on(self):
         of_old = self.RECORD["assets"]["of_coreai_torch_0.4.0"]
         assert [*of_old.items()] == [("1.0.0b1", 0), ("1.0.0b2", -6), ("1.0.0b3", -6)]
+
+
+class TestWillItRun:
+    """What the page adds up by hand, and what it says of rates and of simple rules."""
+
+    NAMED = {graph.name: graph for graph in GRAPHS}
+
+    def test_one_op_moves_eight_others(self):
+        kept, split = (self.NAMED[f"ctx/{name}"] for name in ("abs", "cumsum_w"))
+        ane, half, cpu = ["ane"] * 9, ["ane"] * 4, ["bnns"] * 9
+        ways = (cpu, [*half, *cpu[4:]], [*cpu[4:], *half], [*half, "bnns", *half])
+        assert [1e3 * total(split.estimates, way) for way in ways] == pytest.approx(
+            [415.1, 474.3, 599.3, 658.5], abs=0.1)  # fmt: skip
+        assert 1e3 * total(kept.estimates, ane) == pytest.approx(282.8, abs=0.1)
+        assert all(kept.on_ane) and not any(split.on_ane)
+        assert LAUNCH == SWITCH == OUTPUT == 0.125
+
+    def test_single_ops_have_the_estimates_of_the_table(self):
+        names = ("conv3x3", "relu", "abs", "cumsum_w")
+        ops = [self.NAMED[f"iso/{name}"].estimates[0] for name in names]
+        assert [round(1e3 * op["bnns"], 1) for op in ops] == [100.1, 2.6, 4.3, 4.3]
+        assert [round(1e3 * op.get("ane", 0), 1) for op in ops] == [4.7, 2.6, 3.6, 0]
+
+    @pytest.mark.parametrize("backend", ["ane", "bnns"])
+    def test_convolutions_have_three_rates(self, backend):
+        ops = [each for graph in GRAPHS for each in zip(graph.ops, graph.estimates, strict=True)
+               if each[0].type == "conv" and max(each[1].values()) > 1e-5]  # fmt: skip
+        rates = {round(np.log(work(op).flops / ms[backend]), 1) for op, ms in ops if backend in ms}
+        assert len(rates) == 3
+
+    def test_simple_rules_are_right_and_wrong_more_often(self):
+        reports = records.read("measurements/placement_reports.json")["reports"]
+        for said in ([r["roofline"] for r in reports], ["ANE"] * len(reports)):
+            right = sum(word == r["reported"] for word, r in zip(said, reports, strict=True))
+            assert right > sum(r["outcome"] == "hit" for r in reports)
+            assert right + said.count("depends") < len(reports)
 
 
 class TestServing:
