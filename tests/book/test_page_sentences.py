@@ -77,6 +77,26 @@ class TestWillItRun:
             assert right + said.count("depends") < len(reports)
 
 
+class TestIsItWorthIt:
+    #: anemll-forge at 12f4e68, 8K to 64K: tokens/s of builds C2T and C2, of Splash; J per token.
+    M6 = [
+        ((60.8, 61.2), 54.2, (0.458, 0.474), 0.857), ((60.3, 51.7), 55.7, (0.465, 0.567), 0.831),
+        ((54.5, 55.7), 52.0, (0.519, 0.516), 0.901), ((46.1, 48.8), 48.4, (0.590, 0.580), 0.960),
+        ((47.9, 47.8), 48.7, (0.569, 0.587), 0.960),
+    ]  # fmt: skip
+
+    def test_the_openings_ranges_are_the_sources(self):
+        assert claims.find("decode-gpu").value == (2.0, 3.9)
+        assert claims.find("prefill-gpu").value == (2.9, 15.9)
+        speed = [round(ane / gpu, 2) for each, gpu, *_ in self.M6 for ane in each]
+        saved = [round(100 * (1 - ane / gpu)) for *_, each, gpu in self.M6 for ane in each]
+        assert (min(speed), max(speed), min(saved), max(saved)) == (0.93, 1.13, 32, 47)
+
+    def test_the_engines_model_lost_more(self):
+        worse = [round(100 * (perplexity / 2.1355 - 1), 1) for perplexity in (2.4144, 2.2531)]
+        assert worse == [13.1, 5.5]
+
+
 class TestServing:
     def test_small_models_call_the_right_tool_with_wrong_arguments(self):
         tasks = records.read("measurements/agent_tasks.json")
