@@ -1,7 +1,12 @@
 """Sentences of pages that interpret a record: what they say is what the record has."""
 
+from collections import Counter
+from fnmatch import fnmatch
+import re
+
+from _executed import source
 from _segmenter import GRAPHS
-from ane_book_pages import experiments, records
+from ane_book_pages import experiments, records, sources
 from mlprogram.ane import claims, cost
 from mlprogram.ane.placement.estimator import work
 from mlprogram.ane.placement.path import LAUNCH, OUTPUT, SWITCH
@@ -83,6 +88,28 @@ class TestIsItWorthIt:
     def test_the_engines_model_lost_more(self):
         worse = [round(100 * (perplexity / 2.1355 - 1), 1) for perplexity in (2.4144, 2.2531)]
         assert worse == [13.1, 5.5]
+
+
+class TestClaims:
+    KNOWN = {**sources.everything(), **cost.chips()}
+
+    def test_every_claim_of_the_registry_is_under_a_heading(self):
+        patterns = {word for call in re.findall(r"^shown\((.*?)\)$", source("claims"), re.M | re.S)
+                    for word in re.findall(r'"([\w*-]+)"', call)} - {"*"}  # fmt: skip
+        assert not [name for name in claims.load()
+                    if not any(fnmatch(name, pattern) for pattern in patterns)]  # fmt: skip
+
+    def test_most_rest_on_one_source_and_many_on_two(self):
+        behind = [{sources.of(one) for one in claim.support} for claim in self.KNOWN.values()]
+        often = {of for of, _ in Counter(of for side in behind for of in side).most_common(2)}
+        assert sum(len(side) == 1 for side in behind) > len(behind) / 2
+        assert 1 / 4 < sum(bool(often & side) for side in behind) / len(behind) < 1 / 2
+
+    def test_most_conflicts_may_be_two_conditions(self):
+        parted = Counter(sources.parted(claim) for claim in self.KNOWN.values()
+                         if claim.grade == "conflicting")  # fmt: skip
+        silent, apart, same, real = (parted[kind] for kind in sources.PARTED)
+        assert silent + apart > same + real and real < same
 
 
 class TestServing:
