@@ -195,4 +195,5 @@ def streamed(events: str, usage: bool) -> tuple[str | None, str]:
 
 def test_the_page_names_the_clients_and_their_sources():
     page = PAGE.read_text(encoding="utf-8")
-    assert [name for name, (source, _) in CLIENTS.items() if f"[{name}]({source})" not in page] == []
+    links = {f"[{name}]({source})" for name, (source, _) in CLIENTS.items()}
+    assert {link for link in links if link not in page} == set()
