@@ -7,7 +7,7 @@ import re
 from _executed import source
 from _segmenter import GRAPHS
 from ane_book_pages import experiments, records, sources
-from mlprogram.ane import claims
+from mlprogram.ane import claims, cost
 from mlprogram.ane.placement.estimator import work
 from mlprogram.ane.placement.path import LAUNCH, OUTPUT, SWITCH
 from mlprogram.ane.placement.path import cost as total
