@@ -2,14 +2,17 @@
 number is true of it."""
 
 from functools import cache
+import re
 
 from _executed import defined, source
 from _site import SITE, needs_site
 import ane_book
-from ane_book_pages import records, sources
+from ane_book_pages import layer, records, sources
 from bs4 import BeautifulSoup
+from mlprogram import MLProgram
 from mlprogram.ane import claims, cost
 from mlprogram.ane.cost import chips
+import pytest
 import to_notebooks
 
 KNOWN = {**sources.everything(), **chips()}
@@ -73,6 +76,23 @@ class TestPackages:
         assert number["transposes"][0] == 2 * number["transposes"][1]
         estimates = [number[name] for name in number if name.startswith(("predicted", "the same"))]
         assert len(estimates) == 2 and all(ours < apples for ours, apples in estimates)
+
+
+class TestLayer:
+    @pytest.mark.parametrize("function", ["decode", "prefill"])
+    def test_shapes_of_the_figure_are_those_of_a_package(self, function, tiny_bundle):
+        bundle = tiny_bundle("llama", kv="state")[1]
+        c = bundle.config
+        program = MLProgram(bundle.path / bundle.manifest.shards[0].package, function)
+        letters = {
+            "C": c.hidden_size, "F": c.intermediate_size, "H": c.num_heads, "D": c.head_dim,
+            "K": c.num_kv_heads, "G": c.num_heads // c.num_kv_heads, "S": 32,
+            "T": program.inputs["hidden"].shape[3],
+        }  # fmt: skip
+        made = {type_.shape for op in program.operations for name, type_ in op.outputs
+                if name.startswith("layer0_")}  # fmt: skip
+        for step, _, shape in layer.STEPS:
+            assert eval(re.sub(r"2(?=[FK])", "2*", shape).replace("·", "*"), letters) in made, step
 
 
 class TestEngine:
