@@ -143,6 +143,8 @@ class TestPage:
         new = [each for each in cost_judged.beside(FIGURES, "new")
                if each.model not in cost_judged.TEST_GRAPHS]  # fmt: skip
         assert {each.missed for each in new} == {"", "slower"}
+        seen = {each.model: each for each in cost_judged.beside(FIGURES, "fit")}["Gemma-4-E2B"]
+        assert (seen.inside, len(seen.figures)) == (0, 6)
         what = {row["id"]: row["what"] for row in ROWS}
         for each in new:
             told = [what[f.id] for f in each.figures]
