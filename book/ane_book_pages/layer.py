@@ -2,7 +2,7 @@
 
     figure = layer()
 
-`STEPS` is what is drawn: a page holds its shapes to those of a converted model.
+`STEPS` is what is drawn: a test compares its shapes with those of a converted model.
 """
 
 from itertools import pairwise

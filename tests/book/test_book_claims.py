@@ -96,7 +96,6 @@ TERMS = ("packed", "cache", "program", "segment", "rows")
 PUBLISHED = ("published.json", "speculation_published.json")
 #: Rates that are in no claim, by page, and whose they are.
 OTHERWISE = {
-    "from-a-layer-to-packages": {"17.14": "journal 055 of videlalvaro/ane-book, its long run"},
     "is-it-worth-it": {"1": "supposed", "0.65": "by hand, from others' seconds"},
     "the-cache": {"18": "by hand, a slot's bytes over 8.2 µs"},
     "what-a-token-costs": {"398": "the sum of its table"},

@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+import re
 from typing import get_args
 
+from _executed import defined, printed
+from _site import needs_site
+import ane_book
 from ane_book_pages import cost_judged, fit
 from ane_book_pages.cost_published import Figure, Role, decode_figures, read_rows
-from mlprogram.ane.cost import predict
+from mlprogram.ane.cost import chips, predict
 import pytest
 
 PUBLISHED = Path(__file__).parents[2] / "research" / "measurements" / "published.json"
@@ -91,6 +95,73 @@ class TestImpossible:
         assert fit.impossible(JUDGED) == []
         for figure in JUDGED:
             assert fit.least_ms(figure) <= predict(figure.work, figure.chip).ms.low * (1 + 1e-9)
+
+
+class TestPage:
+    """What sentences of "How fast will it be?" say of these figures."""
+
+    def test_hymt_by_hand_is_the_prediction(self):
+        made = ane_book.plan("hy-mt", quant="int8", context=512)
+        told = next(f for f in JUDGED if f.name == "Hy-MT")
+        counted = (told.work.plain_bytes, told.work.cache_bytes, told.programs)
+        assert counted == (made.weight_bytes, made.cache_bytes, 9) and len(made.programs) == 3
+        estimate = predict(told.work, "m4-max")
+        *_, calls = terms = [term.ms for term in estimate.terms]
+        by_hand = ["14.3 to 15.1", "0.8 to 2.6", "0.9 to 24.3", "16.0 to 42.0"]
+        assert [ms.text() for ms in (*terms, estimate.ms)] == by_hand
+        assert estimate.tokens_s.text(0) == "24 to 62" and told.ms in estimate.ms
+        assert calls.high - calls.low > 0.85 * (estimate.ms.high - estimate.ms.low)
+
+    def test_quoted_speeds_are_of_the_fit_and_inside(self):
+        by_id = {f.id: f for f in FIGURES}
+        quoted = [by_id[f"m4-max/{name}-throughput"] for name in defined("how-fast", "QUOTED")]
+        ranged = [f for f in quoted if cost_judged.predictable(f)]
+        assert ranged and all(f in JUDGED for f in ranged) and all(fit.within(ranged))
+        aion = [f.ms for f in quoted if f.name == "Aion"]
+        assert 0.6 < min(aion) / max(aion) < 0.7
+
+    def test_an_op_of_gemma_would_cost_hundreds_of_small_convolutions(self):
+        gemma = next(f for f in JUDGED if f.name == "Gemma-4-E2B" and abs(f.ms - 30.23) < 0.006)
+        ops = 1058 + 914 + 825 + 841  # docs/MAC_BENCH_2026-04-19.md of CoreML-LLM
+        assert (gemma.ms - fit.fit(JUDGED).ms(gemma)) * 1e6 / ops > 200 * 13  # ns
+
+    def test_rates_of_chips_and_of_palettes_are_as_told(self):
+        rates = {name: chip.value for name, chip in chips().items()}
+        assert all(rates[f"{new}-max"][0] > 1.7 * rates[new][1] for new in ("m3", "m4", "m5"))
+        assert all(rates[f"{old}-ultra"][1] < 1.1 * rates[old][0] for old in ("m1", "m2"))
+        ms = {(f.name, f.chip): f.ms for f in FIGURES}
+        six = [ms["llama_lm_head_lut6", chip] / 396.06 / (ms["llama_lm_head", chip] / 1050.67)
+               for name, chip in ms if name == "llama_lm_head_lut6"]  # fmt: skip
+        assert len(six) == 13 and 1 < max(six) < 1.335
+        palettes = {f.work.packed_bytes or "int8": f.ms for f in FIGURES if f.role == "new"
+                    and (f.name, f.chip) == ("convolutions", "m5-max")}  # fmt: skip
+        assert all(0.97 < each / palettes["int8"] < 1.03 for each in palettes.values())
+
+    def test_who_wins_and_what_is_missed(self):
+        wins = {each.model for each in fit.left_out(JUDGED) if each.fitted < each.constant}
+        assert wins == {"Phi-4-mini", "Gemma-4-E2B"}
+        new = [each for each in cost_judged.beside(FIGURES, "new")
+               if each.model not in cost_judged.TEST_GRAPHS]  # fmt: skip
+        assert {each.missed for each in new} == {"", "slower"}
+        seen = {each.model: each for each in cost_judged.beside(FIGURES, "fit")}["Gemma-4-E2B"]
+        assert (seen.inside, len(seen.figures)) == (0, 6)
+        what = {row["id"]: row["what"] for row in ROWS}
+        for each in new:
+            told = [what[f.id] for f in each.figures]
+            inside = dict(zip(told, fit.within(each.figures), strict=True))
+            if each.model == "Qwen3-VL-2B":
+                missed = {told.split(", ")[1] for told, held in inside.items() if not held}
+                assert missed == {"fp16", "4-bit linear"}
+            if each.model.startswith("Qwen3.5"):
+                assert all(("as a state" in told) == held for told, held in inside.items())
+
+    def test_three_published_times_are_below_their_floor(self):
+        first, second, _ = (f.ms / fit.least_ms(f) for f in fit.impossible(FIGURES))
+        assert first < 2 / 3 and 0.9 < second < 1
+
+    @needs_site
+    def test_what_a_call_costs_should_be_measured_next(self):
+        assert re.search(r"int8 +program .*\nlut4 +program \d+%, packed", printed("how-fast"))
 
 
 class TestFile:

@@ -147,4 +147,4 @@ def test_an_operation_has_a_price_on_the_executor():
     seconds = np.array([c["seconds"] for c in calls.values()])
     prices, *_ = np.linalg.lstsq(counts / seconds[:, None], np.ones(len(seconds)))
     assert len(seconds) == 12 and np.abs(counts @ prices / seconds - 1).max() < 0.25
-    assert f"some {prices[1] * 1e6:.1f} µs" in prose("the-executor")
+    assert f"some {prices[1] * 1e6:.1f} µs" in prose("testing")

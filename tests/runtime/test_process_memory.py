@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows does not say the peak")
 
-MOST = 1.25  # times the weights of fp16, as book/the-executor.md and README.md say
+MOST = 1.25  # times the weights of fp16
 OPENED = 0.35  # of the weights: what opening may take, which reads none of them
 
 CHILD = """

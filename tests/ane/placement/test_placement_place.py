@@ -11,6 +11,7 @@ from _networks import convolutions, half, save
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from mlprogram import save as write
+from mlprogram.ane import laws
 from mlprogram.ane.placement import place
 from mlprogram.ane.placement.edits import edits
 from mlprogram.package.weight_file import BlobFile
@@ -245,6 +246,15 @@ def test_a_pull_request_can_be_gated(folder, name, fail_on, code):
 def test_the_command_refuses_in_one_line(folder, arguments, message):
     name, *options = arguments
     assert message in refused("place", folder / name, *options, by=command)
+
+
+def test_a_nan_among_the_constants_changes_no_placement(tmp_path):
+    """Placement looks at shapes and types; `ane-book check` finds the value."""
+    bad, (before, after) = half(1, 64, 1, 1), (convolutions(2), convolutions(2))
+    bad[0, 7] = np.nan
+    path = save(tmp_path / "nan.mlpackage", lambda x: after(mb.add(x=before(x), y=bad)), X)
+    assert place(path).verdict == "ANE"
+    assert "non-finite" in {finding.rule.id for finding in laws.check(path).findings}
 
 
 def test_a_size_that_is_open_leaves_the_verdict_open(tmp_path):
