@@ -177,7 +177,7 @@ GONE = {
 _serve, _absent, _gone = served()
 app = command_line(
     "Language models for Apple's Neural Engine: convert, run and look inside, on any machine.\n\n"
-    "Of any other network `mlprogram --help` has the commands.",
+    "For any other network, see `mlprogram --help`.",
     f"ane-book {__version__}",
     COMMANDS | {"Run": COMMANDS["Run"] | _serve},
     _absent,

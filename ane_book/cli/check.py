@@ -45,7 +45,7 @@ def check(
     source: Source = None,
     github: Annotations = None,
 ) -> None:
-    """Check against the engine's laws, known faults, and PyTorch.
+    """Check laws and known faults; with --parity, against PyTorch.
 
     Of a bundle the text side is looked at too: template, stop tokens, vocabulary.
 

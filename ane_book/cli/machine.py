@@ -36,7 +36,8 @@ def cache_command(
     """List what is kept in the cache, last used first, or delete it.
 
     Bundles; compiled: what Core ML makes of packages, on a Mac; lowered: blocks of models, ready
-    for the next conversion.
+    for the next conversion. ANE_BOOK_CACHE names its folder; that of compiled kernels, which is
+    not listed, is MLPROGRAM_CACHE.
     """
     from ane_book.bundle import cache
     from mlprogram.tables import table

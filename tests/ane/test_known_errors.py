@@ -72,6 +72,8 @@ class TestExplain:
 
     def test_a_part_of_a_message_is_enough_and_a_word_or_another_number_is_not(self):
         assert known_errors.explain("compiler internal error")[0].id == "compiler-internal-error"
+        for code in ("-14", "error code -14"):
+            assert known_errors.explain(code)[0].id == "plan-failed"
         assert known_errors.explain("error") == []
         assert "plan-failed" not in [one.id for one in known_errors.explain("error -146")]
 

@@ -66,9 +66,9 @@ def diff_command(
     seed: options.InputSeed = 0,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show where two packages, or a package and its source, part.
+    """Show where a package parts from another, or from its --source.
 
-    Without either, A is compared with itself in single precision, or with --backend in another
+    Without B and --source, A is compared with itself in single precision, or with --backend in another
     runtime. Where they part, and with --why, it names what depends on how Core ML computes it.
     Exit code 0: every output is equal within the tolerance, with --source every op as well; 1: it
     is not.

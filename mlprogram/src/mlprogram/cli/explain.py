@@ -16,7 +16,9 @@ NOTHING = """The index of errors has nothing like this. What may help:
 
 
 def explain_command(
-    text: Annotated[str, typer.Argument(help="What was printed, as pasted; - reads stdin.")],
+    text: Annotated[
+        str, typer.Argument(help="What was printed, as pasted, or 'error -14'; - reads stdin.")
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Say what an error of Core ML means, and what to do.

@@ -40,7 +40,7 @@ def faults_command(
     fail_on: FailOn = "error",
     github: Annotations = None,
 ) -> None:
-    """Show what coremltools or Core ML is known to get wrong in it.
+    """Show known bugs of coremltools and Core ML that a package meets.
 
     Each with what comes out, and what should, where both can be computed here; and constants that
     are not finite, which --fix bounds.

@@ -40,10 +40,10 @@ def convert_command(
     inputs: Inputs = None,
     check: Check = None,
 ) -> None:
-    """Convert an .onnx graph to a package.
+    """Convert an .onnx graph to a package, and compare it with ONNX Runtime.
 
-    Prints its path. The package is then run and held to ONNX Runtime; what came of it is on stderr,
-    a line each for its precision and for fp32, and changes no exit code.
+    Prints its path. What came of the comparison is on stderr, a line each for its precision and for
+    fp32, and changes no exit code.
     """
     from mlprogram.onnx.graph import convert_graph
     from mlprogram.package.description import load_inputs

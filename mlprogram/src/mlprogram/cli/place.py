@@ -42,8 +42,8 @@ def place_command(
 ) -> None:
     """Predict which ops Core ML runs on the Neural Engine.
 
-    Of a package, or of every program in a bundle's folder, with the CPU and the Neural Engine. By
-    the rule of its planner and what that is known to believe; on a Mac also what it plans.
+    Of a package, or of every program of a bundle, where the CPU and the Neural Engine are allowed.
+    Follows Core ML's planner as far as it is known; on a Mac it shows the real plan as well.
     """
     from mlprogram.ane.mac.plan import read_plan
 

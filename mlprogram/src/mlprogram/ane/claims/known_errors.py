@@ -74,6 +74,8 @@ def explain(text: str) -> list[KnownError]:
     The longer the part in common, the better an entry fits.
     """
     heard = _plain(text)
+    if code := re.fullmatch(r"(?:error )?(?:code )?(-\d+)", heard):
+        heard = f"error {code[1]}"
     shared = {
         entry: max(_in_common(_plain(message), heard) for message in entry.messages)
         for entry in load().values()
