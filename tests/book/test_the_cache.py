@@ -85,7 +85,7 @@ class TestPrice:
     FITS, IN_USE = defined(PAGE, "fits"), defined(PAGE, "in_use")
 
     def test_by_hand(self):
-        slow, fast = round(1e3 / 3.11, 1), round(1e3 / 13.70, 1)
+        slow, fast = round(1e3 / 3.118, 1), round(1e3 / 13.698, 1)
         us = (slow - fast) / (32_768 - 2304) * 1e3
         said = (f"{fast:.1f} ms per token", f"{slow:.1f} ms with", f"{32_768 - 2304:,} more slots",
                 f"cost {slow - fast:.1f} ms, or {us:.1f} µs each", f"{QWEN_SLOT:,} bytes",
