@@ -68,10 +68,10 @@ def diff_command(
 ) -> None:
     """Show where a package parts from another, or from its --source.
 
-    Without B and --source, A is compared with itself in single precision, or with --backend in another
-    runtime. Where they part, and with --why, it names what depends on how Core ML computes it.
-    Exit code 0: every output is equal within the tolerance, with --source every op as well; 1: it
-    is not.
+    Without B and --source, A is compared with itself in single precision, or with --backend in
+    another runtime. Where they part, and with --why, it names what depends on how Core ML computes
+    it. Exit code 0: every output is equal within the tolerance, with --source every op as well; 1:
+    it is not.
     """
     if sum(map(bool, (source, b, backend))) > 1:
         raise InvalidInput("a package is compared with B, with --source or by --backend: name one")
