@@ -204,12 +204,17 @@ UNPACK(unpack_scaled, SCALED, float scale)
 static void unpack_blocks(const Matrix *m, const uint8_t *nibbles, int64_t block, int64_t left,
                           int64_t n, float *out)
 {
-    int64_t size = m->half_weights ? 2 : 4;
-    for (int64_t i = 0, end; i < n; i = end, left = m->block) {
+    int64_t size = m->half_weights ? 2 : 4, k = 0;
+    float more[SCALES], less[SCALES];
+    for (int64_t i = 0, end; i < n; i = end, left = m->block, k = (k + 1) % SCALES) {
         Scaling scaling;
-        float more[LANES], less[LANES];
-        read_scales((const char *)m->table + block++ * size, m->half_weights, 1, more, less);
-        read_scaling(&scaling, *more, *less, m->half_weights);
+        int64_t blocks = 1 + (n - i - left + m->block - 1) / m->block;
+        if (k == 0) {
+            read_scales((const char *)m->table + block * size, m->half_weights,
+                        MIN(SCALES, blocks), more, less);
+            block += SCALES;
+        }
+        read_scaling(&scaling, more[k], less[k], m->half_weights);
         for (end = MIN(n, i + left); i < end; i += 2 * CHUNK)
             read_int4(&scaling, nibbles + i / 2, m->half_weights, (chunk *)(out + i),
                       (chunk *)(out + i + CHUNK));
