@@ -89,6 +89,26 @@ static inline void read_scales(const void *scales, int is_half, int64_t n, float
     }
 }
 
+/* n values of blocks of `size` columns; of the first block come the last `left`. */
+static void unpack_int4(const char *scales, int is_half, const uint8_t *nibbles, int64_t size,
+                        int64_t left, int64_t n, float *out)
+{
+    float more[SCALES], less[SCALES];
+    int64_t k = 0;
+    for (int64_t i = 0, end; i < n; i = end, left = size, k = (k + 1) % SCALES) {
+        int64_t blocks = 1 + (n - i - left + size - 1) / size;
+        Scaling scaling;
+        if (k == 0) {
+            read_scales(scales, is_half, MIN(SCALES, blocks), more, less);
+            scales += SCALES * (is_half ? 2 : 4);
+        }
+        read_scaling(&scaling, more[k], less[k], is_half);
+        for (end = MIN(n, i + left); i < end; i += 2 * CHUNK)
+            read_int4(&scaling, nibbles + i / 2, is_half, (chunk *)(out + i),
+                      (chunk *)(out + i + CHUNK));
+    }
+}
+
 /* out (STREAMS) = rows of w, of n blocks of `block` columns, times x. Rows are `across` bytes from
  * one to the next, and their scales `apart` values. */
 static inline __attribute__((always_inline)) void dots_int4(const uint8_t *w, int64_t across,

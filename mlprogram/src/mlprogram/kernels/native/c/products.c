@@ -199,28 +199,6 @@ static void unpack_palette(const uint8_t *nibbles, const float *table, int64_t n
 UNPACK(unpack_int8, int8_chunk)
 UNPACK(unpack_scaled, SCALED, float scale)
 
-/* n values of blocks from `block` on, which is counted from the first of the first row; of the first
- * block come the last `left`. */
-static void unpack_blocks(const Matrix *m, const uint8_t *nibbles, int64_t block, int64_t left,
-                          int64_t n, float *out)
-{
-    int64_t size = m->half_weights ? 2 : 4, k = 0;
-    float more[SCALES], less[SCALES];
-    for (int64_t i = 0, end; i < n; i = end, left = m->block, k = (k + 1) % SCALES) {
-        Scaling scaling;
-        int64_t blocks = 1 + (n - i - left + m->block - 1) / m->block;
-        if (k == 0) {
-            read_scales((const char *)m->table + block * size, m->half_weights,
-                        MIN(SCALES, blocks), more, less);
-            block += SCALES;
-        }
-        read_scaling(&scaling, more[k], less[k], m->half_weights);
-        for (end = MIN(n, i + left); i < end; i += 2 * CHUNK)
-            read_int4(&scaling, nibbles + i / 2, m->half_weights, (chunk *)(out + i),
-                      (chunk *)(out + i + CHUNK));
-    }
-}
-
 /* Columns c .. c + n of row r as float32; of INT8 unscaled, or else half. */
 static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
 {
@@ -231,7 +209,8 @@ static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
     if (m->kind == HALF || m->kind == SINGLE)
         widen(floats, m->kind == HALF, n, out, n);
     else if (m->kind == PALETTE16 && m->block)
-        unpack_blocks(m, nibbles, at / m->block, m->block - c % m->block, n, out);
+        unpack_int4((const char *)m->table + at / m->block * (m->half_weights ? 2 : 4),
+                    m->half_weights, nibbles, m->block, m->block - c % m->block, n, out);
     else if (m->kind == PALETTE16)
         unpack_palette(nibbles, m->table + r / m->group * 16, n, out);
     else if (m->half_weights)
