@@ -164,6 +164,14 @@ class TestSite:
               .filter(each => each).map(each => parseFloat(getComputedStyle(each).fontSize))""")
         assert sizes[1] <= 0.75 * sizes[0] and sizes == sorted(set(sizes), reverse=True), sizes
 
+    def test_a_title_is_apart_from_the_bar_above_it(self, browser, site_url):
+        look(browser, *SCREENS["phone"])
+        visit(browser, f"{site_url}/the-cache.html")
+        bar, title = browser.execute_script("""
+            const box = each => document.querySelector(each).getBoundingClientRect();
+            return [box(".bd-header-article").bottom, box("article h1").top]""")
+        assert title >= bar + 8
+
     def test_the_magnifier_is_beside_what_is_searched_for(self, browser, site_url):
         visit(browser, f"{site_url}/search.html?q=executor")
         icon, text = browser.execute_script("""
