@@ -1,6 +1,7 @@
 """`ane-book demo`: a few answers with the evidence for them, to watch or to record."""
 
 from contextlib import closing
+from shlex import quote
 import sys
 from typing import TYPE_CHECKING
 
@@ -41,11 +42,14 @@ def demo_command(
     from rich.console import Console
 
     session = load(model, "text-generation", precision, backend, **recipe)
-    present(session, Console(file=sys.stdout, highlight=False))
+    present(session, Console(file=sys.stdout, highlight=False), model)
 
 
-def present(session: "Session", console: "Console") -> None:
-    """Show a session at work. A console that records gets each answer at once, wrapped."""
+def present(session: "Session", console: "Console", model: str = "BUNDLE") -> None:
+    """Show a session at work. A console that records gets each answer at once, wrapped.
+
+    model: how a command names the bundle, for those that measure what nobody has.
+    """
     from ane_book.bundle.evidence import LEVELS
 
     bundle = session.bundle
@@ -56,7 +60,7 @@ def present(session: "Session", console: "Console") -> None:
     _facts(console, _packages(session))
     _title(console, "what is known of it")
     for name, level in bundle.evidence.levels.items():
-        status = f"{level.status}: {level.reason}"
+        status = f"{level.status}: {level.reason.replace('BUNDLE', quote(model))}"
         _facts(console, [(f"{name} {LEVELS[name]}", status)], COLOURS[level.status])
     for prompt in PROMPTS:
         console.print()

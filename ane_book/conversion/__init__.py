@@ -138,7 +138,7 @@ def _existing(target: Path, source: "WeightSource", recipe: Recipe) -> Bundle:
     manifest = bundle.manifest
     if (manifest.source.fingerprint, manifest.recipe) != (source.fingerprint(), recipe):
         told = [
-            f"{name}={old!r}, not {new!r}"
+            f"{name}={old}, not {new}"
             for name in Recipe.model_fields
             if (old := getattr(manifest.recipe, name)) != (new := getattr(recipe, name))
         ]

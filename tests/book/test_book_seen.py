@@ -11,7 +11,7 @@ from pathlib import Path
 import re
 from urllib.parse import urlsplit
 
-from _chromium import PHONE, needs_chromium
+from _chromium import PHONE, look, needs_chromium
 from _patience import HANGING
 from _seen import SCREENS, see
 from _site import PAGES, SITE, console_errors, needs_site, visit
@@ -154,6 +154,31 @@ class TestSite:
         browser.execute_script(ASK, "nosuchword", "chip", "")
         browser.execute_script("""document.querySelector("a[href='#axis-most']").click()""")
         WebDriverWait(browser, HANGING).until(lambda driver: claim.is_displayed())
+
+    @pytest.mark.parametrize("screen", SCREENS)
+    def test_a_title_is_larger_than_those_of_its_sections(self, browser, site_url, screen):
+        look(browser, *SCREENS[screen])
+        visit(browser, f"{site_url}/the-cache.html")
+        sizes = browser.execute_script("""
+            return ["h1", "h2", "h3"].map(name => document.querySelector(`article ${name}`))
+              .filter(each => each).map(each => parseFloat(getComputedStyle(each).fontSize))""")
+        assert sizes[1] <= 0.75 * sizes[0] and sizes == sorted(set(sizes), reverse=True), sizes
+
+    def test_a_title_is_apart_from_the_bar_above_it(self, browser, site_url):
+        look(browser, *SCREENS["phone"])
+        visit(browser, f"{site_url}/the-cache.html")
+        bar, title = browser.execute_script("""
+            const box = each => document.querySelector(each).getBoundingClientRect();
+            return [box(".bd-header-article").bottom, box("article h1").top]""")
+        assert title >= bar + 8
+
+    def test_the_magnifier_is_beside_what_is_searched_for(self, browser, site_url):
+        visit(browser, f"{site_url}/search.html?q=executor")
+        icon, text = browser.execute_script("""
+            const [icon, field] = document.querySelector(".bd-search-container form").children;
+            return [icon.getBoundingClientRect().right, field.getBoundingClientRect().left +
+              parseFloat(getComputedStyle(field).paddingLeft)]""")
+        assert icon <= text
 
     def test_search_finds_a_word_in_either_spelling(self, browser, site_url):
         assert "glossary" in found(browser, site_url, "executor")

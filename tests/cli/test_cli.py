@@ -210,6 +210,7 @@ class TestInspect:
     def test_a_bundle_in_words(self, bundle):
         done = ane_book("inspect", bundle)
         assert "llama, 3 layers" in done.stdout and "head.mlpackage" in done.stdout
+        assert "layers_A-B has the layers from A up to, and without, B" in done.stdout
         recipe = next(line for line in done.stdout.splitlines() if line.startswith("recipe"))
         assert "kv state" in recipe and "None" not in recipe and "()" not in recipe
 

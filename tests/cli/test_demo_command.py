@@ -40,12 +40,17 @@ class TestDemo:
         words = " ".join(done.stdout.split())
         for level in ("L0 laws", "L1 parity", "L2 residency", "L3 quality"):
             assert f"{level} unmeasured: " in words
+        assert "BUNDLE" not in words
         manifest = session.bundle.manifest
         for name, digest in manifest.sha256.items():
             if name == "head.mlpackage/Data/com.apple.CoreML/weights/weight.bin":
                 assert digest[:16] in words
         assert "8 of 8 next tokens are those of golden.npz" in words
         assert "engine unmeasured: no Neural Engine here" in words or "Core ML" in words
+
+    def test_what_measures_a_level_can_be_pasted(self, sealed):
+        text = recorded(Session(sealed, "fp32", "mil"), 120, model="my bundle")
+        assert ": ane-book check 'my bundle' --parity" in text
 
     def test_it_fits_a_narrow_terminal(self, sealed):
         text = recorded(Session(sealed, "fp32", "mil"), 40)

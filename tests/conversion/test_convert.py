@@ -222,9 +222,9 @@ class TestWholeOrNotAtAll:
         stamp = (first.path / "manifest.json").stat().st_mtime_ns
         again = ane_book.convert(str(folder), **arguments)
         assert (again.path / "manifest.json").stat().st_mtime_ns == stamp
-        said = "holds another conversion, of .* with context=32, not 64; choose"
+        said = "another conversion, of .* with context=32, not 64, quant=none, not int8, .*; choose"
         with pytest.raises(InvalidInput, match=said):
-            ane_book.convert(str(folder), **arguments | {"context": 64})
+            ane_book.convert(str(folder), **arguments | {"context": 64, "quant": "int8"})
         with pytest.raises(WeightsNotFound, match="a bundle, which is converted already"):
             ane_book.convert(str(first.path))
         forced = ane_book.convert(str(folder), **arguments | {"context": 64}, force=True)

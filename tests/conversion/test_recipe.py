@@ -22,7 +22,8 @@ REFUSED = [
     (SMOLLM, {"state_write": "scatter"}, "must be 'update' or 'select', not 'scatter'"),
     (SMOLLM, {"kv": "host", "state_write": "select"}, "state_write select goes with kv state"),
     (SMOLLM, APART, "experts goes with mixtures of experts"),
-    (QWEN, {"argmax_output": True, "shard_limit": "100MB"}, "argmax_output picks the token inside"),
+    (QWEN, {"argmax_output": True, "shard_limit": "100MB"}, "argmax_output picks the token inside "
+     r"one .* \(partition layers, [\d,]+ bytes, shard limit 100,000,000\); leave it out"),
     *((SMOLLM, {"quant": quant}, f"{SCHEMES} '{quant}'") for quant in (
         "int3", "lut4-g8", "auto", "auto:4", "auto:9", "auto:nan", "auto-int:5")),
     # tiers

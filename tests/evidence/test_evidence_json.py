@@ -12,6 +12,7 @@ from ane_book.bundle.evidence import Level, level
 from ane_book.errors import InvalidBundle
 from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session
+from mlprogram.files import written_whole
 import pytest
 
 
@@ -103,6 +104,16 @@ def test_processes_that_record_at_once_lose_nothing(copy):
     levels = Bundle.open(copy).evidence.levels
     assert [levels[name].reason for name in names] == [f"{name} 19" for name in names]
     assert not list(copy.glob("*.part"))
+
+
+def test_nobody_knows_the_name_of_an_unfinished_file_before(tmp_path):
+    """So that none has a link of this name ready."""
+    names = []
+    for _ in range(2):
+        with written_whole(tmp_path / "evidence.json") as unfinished:
+            unfinished.write_text("{}")
+        names.append(unfinished.name)
+    assert names[0] != names[1] and [*tmp_path.iterdir()] == [tmp_path / "evidence.json"]
 
 
 def test_a_bundle_that_failed_parity_is_refused_unless_forced(copy):

@@ -137,8 +137,8 @@ def cut_head(
     if recipe.argmax_output and len(ranges) > 1:
         raise InvalidInput(
             f"argmax_output picks the token inside one program, and the head makes {len(ranges)} "
-            f"(partition {recipe.partition}, {size(splits) / 1e6:.1f} MB, shard limit "
-            f"{limit / 1e6:.1f} MB); leave it out, or choose layers and a higher limit"
+            f"(partition {recipe.partition}, {size(splits):,} bytes, shard limit {limit:,}); leave "
+            "it out, or choose layers and a higher limit"
         )
     one = len(ranges) == 1
     names = ["head.mlpackage"] if one else [f"head_{i:02d}.mlpackage" for i in range(len(ranges))]

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 import shutil
 import stat
-from threading import get_ident
 from typing import BinaryIO
 
 from mlprogram.errors import InvalidInput, InvalidWeights, OutOfSpace, refuse_pointer
@@ -18,12 +17,12 @@ from mlprogram.errors import InvalidInput, InvalidWeights, OutOfSpace, refuse_po
 def written_whole(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; the file replaces `path` at the end of the block.
 
-    If the block raises, `path` is unchanged and the temporary file is removed. Its name contains
-    the ids of process and thread, so that several may write the same file. The content is synced to
-    disk before the file is renamed, so that after a power failure there is the old file or the new
-    one.
+    If the block raises, `path` is unchanged and the temporary file is removed. Its name is drawn:
+    several may write the same file, and nobody else can have a link ready there. The content is
+    synced to disk before the file is renamed, so that after a power failure there is the old file
+    or the new one.
     """
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.{get_ident()}.part")
+    unfinished = path.with_name(f"{path.name}.{os.urandom(8).hex()}.part")
     try:
         yield unfinished
         with unfinished.open("rb+") as file:
@@ -118,7 +117,6 @@ def private_file(path: Path) -> Iterator[BinaryIO]:
     if path.exists() and not path.is_file():
         raise InvalidInput(f"{path}: not a file; name another one")
     with telling(path, "name another file"), written_whole(path) as unfinished:
-        unfinished.unlink(missing_ok=True)  # of a process that was killed, and had the same number
         new = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(new, "wb") as file:
             yield file

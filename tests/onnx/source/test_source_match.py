@@ -6,6 +6,7 @@ import coremltools as ct
 from coremltools.optimize import coreml as cto
 from mlprogram.onnx.source import compare_with_source
 from mlprogram.onnx.source.match import PackageValue, ValueIndex, align, gap
+from mlprogram.onnx.source.variants import compared_weights
 import numpy as np
 import pytest
 import torch
@@ -54,6 +55,13 @@ def test_whole_numbers_agree_only_where_they_are_equal():
     ids = np.array([100_000, 2, 3])
     assert gap(ids.astype(np.int32), ids) == 0
     assert gap(ids + 1, ids) == np.inf
+
+
+def test_one_factor_of_weights_is_said_once():
+    weights, rows = reals(4, 3), np.array([[1.05], [1.05], [1.05], [2.1]], np.float32)
+    for factor, times in ((np.float32(1.05), "1.05"), (rows, "1.05 to 2.1")):
+        _, said = compared_weights(weights, factor * weights)
+        assert said == f"it is {times} times as large along axis 0"
 
 
 def test_one_side_of_nan_is_no_match():

@@ -157,7 +157,7 @@ def _feed(one: _Comparison, pairs: Mapping[str, str], pixels: str, channels: str
         own, last = images.of_source(one.source, theirs, one.constants)
         package = images.of_package(name, one.run.values)
         given = images.choose_pixels(pixels, channels, one.source, theirs, own, package)
-        one.notes.append(f"source input {theirs!r}: {given}")
+        one.notes.append(f"source input {theirs!r} gets {given}")
         one.fed[theirs] = images.prepared(feature, wanted, array.astype(np.float64), given)
         fault = images.image_fault(own, last, package, given, feature.color, theirs)
         one.fault = one.fault or fault

@@ -78,7 +78,7 @@ class Pixels:
     def __str__(self) -> str:
         what = {"raw": "pixels of 0 to 255", "unit": "pixels / 255", "signed": "pixels in [-1, 1]",
                 "imagenet": "pixels by ImageNet's mean and deviation",
-                "package": "what the package makes of pixels"}[self.name]  # fmt: skip
+                "package": "pixels as the package scales them"}[self.name]  # fmt: skip
         return f"{what}, {self.order.upper()} ({self.why})"
 
 
@@ -109,7 +109,8 @@ def choose_pixels(
     if not own.near(Affine(np.ones_like(own.scale), np.zeros_like(own.bias))):
         kind = "raw" if white * 255 < RAW else "unit"
         return Pixels(kind, PIXELS[kind], "by what its first ops divide by", order)
-    return Pixels("package", package, "nothing tells; --pixels does", order)
+    why = "the source does not show which values it takes; --pixels says it"
+    return Pixels("package", package, why, order)
 
 
 def prepared(
