@@ -69,6 +69,11 @@ def test_random_programs_of_every_op_that_runs_in_c(part, tmp_path):
     assert part or seen >= PLAIN | {kernel.name for kernel in KERNELS if kernel.compiled}
 
 
+def test_attention_of_a_constant(tmp_path):
+    """Of random programs this one alone has it, of as many columns as are left out."""
+    assert not faults(*opened(14472, tmp_path))
+
+
 # --- a decoder ------------------------------------------------------------------------------------
 
 

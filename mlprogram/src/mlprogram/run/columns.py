@@ -133,7 +133,7 @@ class ColumnProof:
         (shape, _), q, keys, new_keys, values, new_values, mask, out, *_ = arguments
         assert isinstance(shape, tuple)
         _, rows, depth, before, new, mask_rows, *_ = shape
-        row, (region, offset) = depth * _size(q), mask
+        row, (region, offset) = depth * _size(out), mask
         if new != self.count or mask_rows % self.count or rows % self.count or offset:
             raise Joined
         if not isinstance(region, Region) or region.is_state:
