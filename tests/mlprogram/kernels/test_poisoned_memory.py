@@ -28,6 +28,7 @@ FILES = {
         for name in ("native", "forms", "fuse", "hostile_kernels", "table")
     ],
     "stretches": sorted(map(str, ROOT.glob("tests/mlprogram/run/test_stretch*.py"))),
+    "open sizes": ["tests/mlprogram/run/test_open_sizes.py"],
     "conformance": ["tests/conformance/test_sample.py"],
 }
 #: The process of a model's tokenizer is given less memory than the sanitizer takes.

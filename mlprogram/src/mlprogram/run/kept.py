@@ -33,7 +33,7 @@ from mlprogram.package.description import Feature
 from mlprogram.package.files import inside
 from mlprogram.package.values import TensorType
 from mlprogram.package.weight_file import BlobFile
-from mlprogram.run.table import CallTable, address, new, read
+from mlprogram.run.table import CallTable, new, read
 import numpy as np
 
 if TYPE_CHECKING:
@@ -62,9 +62,6 @@ class WholePlan:
     image: np.ndarray
     owners: list
 
-    def __post_init__(self):
-        self._words = address(self.image)
-
     def run(
         self, arrays: Iterable[np.ndarray], states: "States", used: int
     ) -> dict | Failed | None:
@@ -75,7 +72,7 @@ class WholePlan:
         given = dict(zip(self.inputs, arrays, strict=True))
         found = [given[name] for name, *_ in self.table.given]
         aligned = [x if x.flags.aligned else x.copy() for x in found]
-        done = self.table.run(self._words, states, aligned, used)
+        done = self.table.run(self.image, states, aligned, used)
         if done is None or done[0] >= 0:
             return done and Failed(*done)
         made = [read(view, done[1]) for view in self.table.made]

@@ -24,7 +24,7 @@ from mlprogram.run.lines import Line, Row, is_straight
 from mlprogram.run.plan import ExecutionPlan, Name, Step
 from mlprogram.run.record import DTYPES, Recorder
 from mlprogram.run.states import States
-from mlprogram.run.table import ALIGNMENT, CallTable, View, address, numbers, read
+from mlprogram.run.table import ALIGNMENT, CallTable, View, numbers, read
 import numpy as np
 import torch
 from torch import Tensor
@@ -186,7 +186,7 @@ class NativeStretch:
         table = CallTable._make(self.tables.at(size))
         if any(x.dtype not in DTYPES for x in given):
             return self.plain(0)(states, *given)
-        done = table.run(address(self.words.at(size)), states, [x.numpy() for x in given])
+        done = table.run(self.words.at(size), states, [x.numpy() for x in given])
         if done is None:
             return self.plain(0)(states, *given)
         failed, memory = done

@@ -51,9 +51,9 @@ class CallTable(NamedTuple):
     masks: Sequence[tuple[int, int]]
 
     def run(
-        self, words: int, states: "States", given: Iterable[np.ndarray], used: int = 0
+        self, words: np.ndarray, states: "States", given: Iterable[np.ndarray], used: int = 0
     ) -> tuple[int, list[np.ndarray]] | None:
-        """Run the calls. words: the address of the table. used: see `MLProgram.predict`.
+        """Run the calls. words: the table, which lives as long. used: see `MLProgram.predict`.
 
         Returns the place of the one that failed, or -1, and the memory from base 1 on; None, and
         nothing was run, for arrays or states that are not of these shapes.
@@ -69,12 +69,13 @@ class CallTable(NamedTuple):
         memory = [new("|u1", (self.arena,)), *memory]
         memory += [numbers(*known) for known in self.known]
         memory += [new(dtype, shape) for dtype, shape in self.new]
-        bases = [0, *map(address, memory), words]
+        table = address(words)
+        bases = [0, *map(address, memory), table]
         bases += [*(states.address(name) for name in self.written), self._used(used, memory)]
         array = (ctypes.c_int64 * len(bases))(*bases)
         for name in self.updated:
             states.forget(name)
-        return compiled.run_steps(words, self.length, array, threads()), memory
+        return compiled.run_steps(table, self.length, array, threads()), memory
 
     def _used(self, used: int, memory: list[np.ndarray]) -> int:
         """How many columns are computed, or 0 for all, as where a mask shows those that are used
