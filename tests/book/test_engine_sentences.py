@@ -7,7 +7,8 @@ import re
 from _executed import defined, source
 from _site import SITE, needs_site
 import ane_book
-from ane_book_pages import layer, records, sources
+from ane_book_pages import records, sources
+from ane_book_pages.figures.layer import STEPS
 from bs4 import BeautifulSoup
 from mlprogram import MLProgram
 from mlprogram.ane import claims, cost
@@ -91,7 +92,7 @@ class TestLayer:
         }  # fmt: skip
         made = {type_.shape for op in program.operations for name, type_ in op.outputs
                 if name.startswith("layer0_")}  # fmt: skip
-        for step, _, shape in layer.STEPS:
+        for step, _, shape in STEPS:
             assert eval(re.sub(r"2(?=[FK])", "2*", shape).replace("·", "*"), letters) in made, step
 
 

@@ -22,10 +22,10 @@ CELL = """
 ```{code-cell} ipython3
 :tags: [remove-cell]
 
-from ane_book_pages.figures import use_style
+from ane_book_pages import figures
 from myst_nb import glue
 
-use_style()
+figures.bars
 glue("ms", 1.25, display=False)
 ```
 """

@@ -1,6 +1,6 @@
 """Draw the book's diagrams with matplotlib.
 
-Each function draws one figure in the look of `figures.py`: at most 5.2 inches wide, text of 11
+Each function draws one figure in the look of `style.py`: at most 5.2 inches wide, text of 11
 points or more, a white ground, so that it is legible at a phone's 390 px and in the dark.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from ane_book_pages.figures import COLORS
+from ane_book_pages.figures.style import COLORS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle

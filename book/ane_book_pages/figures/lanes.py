@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ane_book_pages.diagrams import INK, TINTS, box, canvas, note
-from ane_book_pages.figures import COLORS
+from ane_book_pages.figures.diagrams import INK, TINTS, box, canvas, note
+from ane_book_pages.figures.style import COLORS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from mlprogram.ane.placement.path import ANE, LAUNCH, OUTPUT, SWITCH, Estimates, cost

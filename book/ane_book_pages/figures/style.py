@@ -1,9 +1,9 @@
 """The style of the book's figures: readable on a phone, in print and by the colour-blind.
 
-A chapter's setup cell calls `use_style()`. Figures are 5.2 inches wide with 12 pt text, so that
-at a phone's 390 px the text is still 11 px high. They keep a white ground: the site shows them
-as cards in its dark theme, and an exported notebook shows them as they are. Colour never stands
-alone: lines differ in marker and dash as well, bars carry their value.
+It is matplotlib's default from the import of this module on. Figures are 5.2 inches wide with
+12 pt text, so that at a phone's 390 px the text is still 11 px high. They keep a white ground,
+which the site inverts in its dark theme, and an exported notebook shows them as they are. Colour
+never stands alone: lines differ in marker and dash as well, bars carry their value.
 
 Colours: Okabe and Ito, "Color Universal Design", 2008.
 """
@@ -65,11 +65,7 @@ STYLE: dict[Any, Any] = {  # names of matplotlib's settings
         + cycler(linestyle=["-", "--", "-.", ":", "-", "--", "-."])
     ),
 }
-
-
-def use_style() -> None:
-    """Make the book's look matplotlib's default for the rest of the notebook."""
-    plt.rcParams.update(STYLE)
+plt.rcParams.update(STYLE)
 
 
 def bars(ax: Axes, labels: Sequence[str], values: Sequence[float], fmt: str = "{:,.3g}") -> None:

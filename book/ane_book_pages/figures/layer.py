@@ -7,7 +7,7 @@
 
 from itertools import pairwise
 
-from ane_book_pages.diagrams import arrow, box, canvas, down, elbow, note
+from ane_book_pages.figures.diagrams import arrow, box, canvas, down, elbow, note
 from matplotlib.figure import Figure
 
 #: (what happens, colour of its box, shape of what leaves it), from top to bottom. The colours:
