@@ -82,10 +82,14 @@ static inline void read_int4(const Scaling *s, const uint8_t *nibbles, int is_ha
 /* n scales as `read_scaling` has them. */
 static inline void read_scales(const void *scales, int is_half, int64_t n, float *more, float *less)
 {
-    widen(scales, is_half, n, more, 0);
-    for (int64_t i = 0; i < n && is_half; i += LANES) {
-        lanes scale = load_single(more + i) * UNIT;
-        *(lanes *)(more + i) = scale * (BEYOND + 1), *(lanes *)(less + i) = scale * BEYOND;
+    const float by = is_half ? UNIT * (BEYOND + 1) : 1;
+    float few[LANES];
+    if (n < LANES) widen(scales, is_half, n, few, LANES);
+    for (int64_t i = 0; i < n; i += LANES) {
+        int64_t at = MAX(0, MIN(i, n - LANES)); /* the last ones, with some before them once more */
+        lanes scale = n < LANES ? load_single(few) : load_lanes(scales, is_half, at);
+        *(lanes *)(less + at) = scale * (UNIT * BEYOND);
+        *(lanes *)(more + at) = scale * by;
     }
 }
 
@@ -96,9 +100,9 @@ static void unpack_int4(const char *scales, int is_half, const uint8_t *nibbles,
     float more[SCALES], less[SCALES];
     int64_t k = 0;
     for (int64_t i = 0, end; i < n; i = end, left = size, k = (k + 1) % SCALES) {
-        int64_t blocks = 1 + (n - i - left + size - 1) / size;
         Scaling scaling;
         if (k == 0) {
+            int64_t blocks = 1 + (n - i - left + size - 1) / size;
             read_scales(scales, is_half, MIN(SCALES, blocks), more, less);
             scales += SCALES * (is_half ? 2 : 4);
         }
@@ -120,22 +124,23 @@ static inline __attribute__((always_inline)) void dots_int4(const uint8_t *w, in
     lanes part[STREAMS][SUMS] = {{{0}}};
     float more[STREAMS][SCALES], less[STREAMS][SCALES];
     int64_t size = is_half ? 2 : 4;
-    for (int64_t k = 0; k < n; k++) {
-        Scaling scaling[STREAMS];
-        if (k % SCALES == 0)
-            UNROLLED for (int s = 0; s < STREAMS; s++)
-                read_scales(scales + (s * apart + k) * size, is_half, MIN(SCALES, n - k), more[s],
-                            less[s]);
+    for (int64_t k = 0; k < n; k += SCALES) {
+        int64_t some = MIN(SCALES, n - k);
         UNROLLED for (int s = 0; s < STREAMS; s++)
-            read_scaling(scaling + s, more[s][k % SCALES], less[s][k % SCALES], is_half);
-        for (int64_t i = 0; i < block; i += 2 * CHUNK, w += CHUNK, x += 2 * CHUNK)
-            UNROLLED for (int s = 0; s < STREAMS; s++) {
-                chunk first, second;
-                prefetch(w + s * across);
-                read_int4(scaling + s, w + s * across, is_half, &first, &second);
-                add_product(part[s], first, x);
-                add_product(part[s] + VECTORS % SUMS, second, x + CHUNK);
-            }
+            read_scales(scales + (s * apart + k) * size, is_half, some, more[s], less[s]);
+        for (int64_t b = 0; b < some; b++) {
+            Scaling scaling[STREAMS];
+            UNROLLED for (int s = 0; s < STREAMS; s++)
+                read_scaling(scaling + s, more[s][b], less[s][b], is_half);
+            for (int64_t i = 0; i < block; i += 2 * CHUNK, w += CHUNK, x += 2 * CHUNK)
+                UNROLLED for (int s = 0; s < STREAMS; s++) {
+                    chunk first, second;
+                    prefetch(w + s * across);
+                    read_int4(scaling + s, w + s * across, is_half, &first, &second);
+                    add_product(part[s], first, x);
+                    add_product(part[s] + VECTORS % SUMS, second, x + CHUNK);
+                }
+        }
     }
     UNROLLED for (int s = 0; s < STREAMS; s++) {
         for (int k = 1; k < SUMS; k++) part[s][0] += part[s][k];
