@@ -7,12 +7,13 @@ import Foundation
 struct Answers {
     enum Form { case chat, completion, source }
     let model: String, seal: String, form: Form
+    let counts: Bool  // whether a stream ends with usage: OpenAI has a null for it in each chunk before
     var promptTokens = 0
     private var ends: [(answer: Answer, cached: Int)] = []
     private let id: String, start = Date()
 
-    init(model: String, seal: String, form: Form) {
-        (self.model, self.seal, self.form) = (model, seal, form)
+    init(model: String, seal: String, form: Form, counts: Bool) {
+        (self.model, self.seal, self.form, self.counts) = (model, seal, form, counts)
         let number = UUID().uuidString.lowercased().replacing("-", with: "")
         id = (form == .chat ? "chatcmpl-" : "cmpl-") + number
     }
@@ -48,7 +49,7 @@ struct Answers {
     private func chunk(_ index: Int, _ content: JSON, _ reason: Answer.Reason?) -> JSON {
         let choice = ["index": .int(index)] + content
             + ["logprobs": .null, "finish_reason": reason.map { .text($0.rawValue) } ?? .null]
-        return head("chat.completion.chunk") + ["choices": [choice]]
+        return head("chat.completion.chunk") + ["choices": [choice]] + (counts ? ["usage": .null] : [:])
     }
 
     private func head(_ chat: String) -> JSON {

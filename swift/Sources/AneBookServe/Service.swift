@@ -163,9 +163,8 @@ final class Service: Sendable {
         try jobs.submit(job)
         defer { jobs.leave(job) }
         let deadline = Date() + seconds
-        var answers = Answers(model: name, seal: seal, form: form)
+        var answers = Answers(model: name, seal: seal, form: form, counts: ask.usage)
         var opened: Set<Int> = [], streams = false
-        let nothing: JSON = ask.usage ? ["usage": .null] : [:]  // in all chunks but the last
         func event(_ json: JSON) throws {
             if !streams {
                 try connection.begin(["content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store",
@@ -175,7 +174,7 @@ final class Service: Sendable {
             try connection.send("data: \(json.written)\n\n")
         }
         func open(_ index: Int) throws {
-            if opened.insert(index).inserted, let opening = answers.opening(index) { try event(opening + nothing) }
+            if opened.insert(index).inserted, let opening = answers.opening(index) { try event(opening) }
         }
         while true {
             var step = job.next(within: 0.05)
@@ -189,12 +188,12 @@ final class Service: Sendable {
             case .text(let index, let text):
                 guard ask.stream else { continue }
                 try open(index)
-                try event(answers.piece(index, text) + nothing)
+                try event(answers.piece(index, text))
             case .end(let index, let answer, let cached):
                 answers.add(answer, cached: cached)
                 guard ask.stream else { continue }
                 try open(index)
-                try event(answers.end(index, answer) + nothing)
+                try event(answers.end(index, answer))
             case .failed(let refusal):
                 guard streams else { throw refusal }
                 try event(refusal.body)
