@@ -194,7 +194,11 @@ static inline float softmax_row(float *line, int64_t n)
 #define STREAMS 1
 #define AHEAD 6144
 #endif
+#if defined(__znver3__) || defined(__znver4__) /* which lose by it */
+#define prefetch(p) (void)(p)
+#else
 #define prefetch(p) __builtin_prefetch((const char *)(p) + AHEAD, 0, 2)
+#endif
 /* Sums at the same time, of each row, since adding takes a few cycles: as the registers hold. */
 #define PARTS (LANES == 4 ? 8 : LANES == 8 ? 2 : 4)
 #define STEP (4 * CHUNK)
