@@ -38,7 +38,7 @@ OURS = {
 }
 OTHERS = {
     r"^": "jupyter",
-    r"^from ane_book_pages.*\bfigures\b": "matplotlib",
+    r"^from ane_book_pages.*\b(figures|onnx_bundle)\b": "matplotlib",
     **{rf"^ *(import|from) {name}\b": name for name in ("onnx", "onnxruntime", "openai")},
     r"\bpytest\b": "pytest",
     r"^ *(import|from) transformers\b|\boriginal\.model\b": "transformers",

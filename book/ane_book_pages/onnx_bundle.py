@@ -1,12 +1,18 @@
 """An ONNX bundle of a Llama as ONNX Runtime's builder would write it: four-bit weights by blocks.
 
-*GGUF and ONNX* writes one, to take it apart. Letters: N rows and C columns of a matrix, B blocks.
+*GGUF and ONNX* writes one, to take it apart, and draws a block. Letters: N rows and C columns of a
+matrix, B blocks.
 """
 
+from collections.abc import Callable
 import json
 from pathlib import Path
 
 from ane_book.weights.source import WeightSource
+from ane_book_pages.figures import COLORS
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+import matplotlib.pyplot as plt
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -19,6 +25,39 @@ def model_of(nodes: list, inputs: list, outputs: list, stored: list) -> onnx.Mod
     graph = helper.make_graph(nodes, "graph", inputs, outputs, stored)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(graph, ir_version=10, opset_imports=opsets)
+
+
+def draw_blocks() -> Figure:
+    """Where the 32 weights of a block are in a GGUF and in such a bundle."""
+    fig, ax = plt.subplots(figsize=(5.2, 2.9))
+    _draw_block(ax, 2.2, lambda i: (i, i + 16), [(0, "$d$", 1.2), (1.2, "$m$", 1.2)],
+                "GGUF, Q4_1: 20 bytes")  # fmt: skip
+    _draw_block(ax, 0, lambda i: (2 * i, 2 * i + 1), [(0, "scale", 1.8)],
+                "ONNX, MatMulNBits: 16 bytes, and a scale")  # fmt: skip
+    ax.set(xlim=(-0.1, 7.6), ylim=(-0.1, 3.8))
+    ax.axis("off")
+    return fig
+
+
+def _draw_block(
+    ax: Axes,
+    y: float,
+    halves: Callable[[int], tuple[int, int]],
+    shared: list[tuple[float, str, float]],
+    title: str,
+) -> None:
+    """Bytes 0, 1, 2 and 15 of a block. halves(i): lower and upper weight; shared: what is beside
+    them, at x, with its name and width."""
+    for x, name, wide in shared:
+        ax.add_patch(plt.Rectangle((x, y), wide, 1, fill=False))
+        ax.text(x + wide / 2, y + 0.5, name, ha="center", va="center")
+    for x, i in ((2.4, 0), (3.4, 1), (4.4, 2), (6.4, 15)):
+        for half, color in enumerate(("sky", "amber")):
+            box = plt.Rectangle((x, y + half / 2), 1, 0.5, ec="black", fc=COLORS[color], alpha=0.5)
+            ax.add_patch(box)
+            ax.text(x + 0.5, y + half / 2 + 0.25, str(halves(i)[half]), ha="center", va="center")
+    ax.text(5.9, y + 0.5, "…", ha="center", va="center")
+    ax.text(0, y + 1.12, title, weight="bold")
 
 
 class Decoder:

@@ -1,6 +1,6 @@
 """What the routers of a mixture choose on a text, for the chapter on experts.
 
-    choices = routing.of_text("privacy-filter-small", text)
+    choices = routing.of_text(bundle, routing.page())
     choices.gates        # (L, E, tokens): 0 for the experts that a token does not take
     choices.places       # where each token lies in the text
 
@@ -13,6 +13,7 @@ import re
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.runtime.backends import LoadedFunction, MILBackend
+from ane_book_pages import records
 import numpy as np
 
 #: Where a text is cut for a tagger that reads a sentence at a time; JSON after its fields.
@@ -48,6 +49,11 @@ class _Watching(MILBackend):
 
         loaded.predict = predict  # type: ignore[method-assign]
         return loaded
+
+
+def page() -> str:
+    """A page with invented personal data, which is what the small tagger was made for."""
+    return records.find("train/page.txt").read_text("utf-8")
 
 
 def of_text(bundle: Bundle, text: str) -> Choices:

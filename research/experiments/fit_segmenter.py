@@ -2,16 +2,16 @@
 
     python research/experiments/fit_segmenter.py
 
-How, and how well it does on what it was not fitted to: `book/ane_book_pages/placement_fit.py`, and
+How, and how well it does on what it was not fitted to: `book/ane_book_pages/segmenter/`, and
 `research/experiments/judge_placement.py`.
 """
 
 import json
 from pathlib import Path
 
-from ane_book_pages.placement_fit import fit
-from ane_book_pages.placement_networks import read_plans
-from ane_book_pages.placement_published import read_graphs
+from ane_book_pages.segmenter.fitting import fit
+from ane_book_pages.segmenter.networks import read_plans
+from ane_book_pages.segmenter.published import read_graphs
 from mlprogram.ane.placement import estimator
 
 ROOT = Path(__file__).resolve().parents[2]

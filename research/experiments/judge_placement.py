@@ -10,9 +10,9 @@ that op is not counted.
 import json
 from pathlib import Path
 
-from ane_book_pages import placement_judged as judged
-from ane_book_pages.placement_networks import read_plans
-from ane_book_pages.placement_published import read_graphs
+from ane_book_pages.segmenter import held_out as judged
+from ane_book_pages.segmenter.networks import read_plans
+from ane_book_pages.segmenter.published import read_graphs
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASUREMENTS = ROOT / "research/measurements"

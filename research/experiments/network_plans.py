@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 import tempfile
 
-from ane_book_pages.placement_networks import op_facts
+from ane_book_pages.segmenter.networks import op_facts
 from mlprogram.ane.placement.graph import GraphOp, read_ops
 from mlprogram.package.reader import Package
 

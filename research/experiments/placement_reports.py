@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 import tempfile
 
-from ane_book_pages.placement_judged import LEAST
+from ane_book_pages.segmenter.held_out import LEAST
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import Function, Program, types

@@ -5,7 +5,7 @@ Both sides come from the registry of claims, the experiments from the scripts be
 
 from pathlib import Path
 
-from ane_book_pages.experiments import asked
+from ane_book_pages.reports.experiments import asked
 from mlprogram.ane import claims
 
 FOLDER = Path(__file__).parent

@@ -3,8 +3,8 @@
 import importlib.util
 from pathlib import Path
 
-from ane_book_pages.placement_networks import read_plans
-from ane_book_pages.placement_published import read_graphs
+from ane_book_pages.segmenter.networks import read_plans
+from ane_book_pages.segmenter.published import read_graphs
 
 ROOT = Path(__file__).resolve().parents[2]
 ESTIMATES = ROOT / "research/measurements/segmenter_estimates.json"

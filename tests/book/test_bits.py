@@ -2,11 +2,12 @@
 
 import re
 
-from _executed import defined, printed
+from _executed import defined, printed, source
 from _site import SITE, needs_site
 from ane_book.conversion.quantize.encoded import quantize
 from ane_book_pages import records
 from bs4 import BeautifulSoup
+from mlprogram.ane import claims
 import numpy as np
 import torch
 
@@ -42,6 +43,13 @@ def test_the_pages_quantiser_is_the_librarys():
     data, scale = defined("bits", "quantise")(w, 1, 32, 4)
     ours, theirs = quantized(w, blocks=4)
     assert (ours == data).mean() > 0.99 and np.allclose(theirs, scale, rtol=1e-3)
+
+
+def test_others_speeds_are_those_of_the_claims():
+    slow, channel = (claims.find(name).value for name in ("palette-slow", "int4-per-channel"))
+    text = source("bits")
+    assert "ran at {:.2f} to {:.2f}, and 4-bit integers".format(*slow) in text
+    assert "for each channel at {:.2f} to 1.75, or {:.2f} where fp16".format(*channel) in text
 
 
 def test_what_the_model_loses():

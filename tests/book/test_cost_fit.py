@@ -8,14 +8,15 @@ from typing import get_args
 from _executed import defined, printed
 from _site import needs_site
 import ane_book
-from ane_book_pages import cost_judged, fit
-from ane_book_pages.cost_published import Figure, Role, decode_figures, read_rows
+from ane_book_pages.decode import fitting as fit
+from ane_book_pages.decode import ranges
+from ane_book_pages.decode.published import Figure, Role, figures_of, read_rows
 from mlprogram.ane.cost import chips, predict
 import pytest
 
 PUBLISHED = Path(__file__).parents[2] / "research" / "measurements" / "published.json"
 ROWS = read_rows(PUBLISHED)
-FIGURES = decode_figures(ROWS)
+FIGURES = figures_of(ROWS)
 JUDGED = fit.judged(FIGURES)
 
 
@@ -59,16 +60,16 @@ class TestBeside:
         counted = {
             figure.id
             for role in get_args(Role)
-            for each in cost_judged.beside(FIGURES, role)
+            for each in ranges.beside(FIGURES, role)
             for figure in each.figures
         }
         for figure in FIGURES:
             if figure.id not in counted:
-                assert not cost_judged.predictable(figure) or "same cut" in figure.left_out
+                assert not ranges.predictable(figure) or "same cut" in figure.left_out
 
     def test_an_end_of_a_range_holds_the_figures_that_it_rests_on(self):
         """But for single products through private interfaces, whose call is shorter."""
-        for each in cost_judged.beside(FIGURES, "range"):
+        for each in ranges.beside(FIGURES, "range"):
             ends = [figure for figure in each.figures if figure.role == "range"]
             if {figure.path for figure in ends} == {"private"}:
                 assert not any(fit.within(ends)) and each.missed == "faster"
@@ -78,7 +79,7 @@ class TestBeside:
     def test_a_side_is_said(self):
         one = next(figure for figure in JUDGED if figure.name == "Hy-MT")
         around = [replace(one, ms=one.ms * times) for times in (0.1, 1, 10)]
-        (each,) = cost_judged.beside(around, "fit")
+        (each,) = ranges.beside(around, "fit")
         assert (each.inside, each.held, each.missed) == (1, "some", "both")
 
 
@@ -115,7 +116,7 @@ class TestPage:
     def test_quoted_speeds_are_of_the_fit_and_inside(self):
         by_id = {f.id: f for f in FIGURES}
         quoted = [by_id[f"m4-max/{name}-throughput"] for name in defined("how-fast", "QUOTED")]
-        ranged = [f for f in quoted if cost_judged.predictable(f)]
+        ranged = [f for f in quoted if ranges.predictable(f)]
         assert ranged and all(f in JUDGED for f in ranged) and all(fit.within(ranged))
         aion = [f.ms for f in quoted if f.name == "Aion"]
         assert 0.6 < min(aion) / max(aion) < 0.7
@@ -140,10 +141,10 @@ class TestPage:
     def test_who_wins_and_what_is_missed(self):
         wins = {each.model for each in fit.left_out(JUDGED) if each.fitted < each.constant}
         assert wins == {"Phi-4-mini", "Gemma-4-E2B"}
-        new = [each for each in cost_judged.beside(FIGURES, "new")
-               if each.model not in cost_judged.TEST_GRAPHS]  # fmt: skip
+        new = [each for each in ranges.beside(FIGURES, "new")
+               if each.model not in ranges.TEST_GRAPHS]  # fmt: skip
         assert {each.missed for each in new} == {"", "slower"}
-        seen = {each.model: each for each in cost_judged.beside(FIGURES, "fit")}["Gemma-4-E2B"]
+        seen = {each.model: each for each in ranges.beside(FIGURES, "fit")}["Gemma-4-E2B"]
         assert (seen.inside, len(seen.figures)) == (0, 6)
         what = {row["id"]: row["what"] for row in ROWS}
         for each in new:

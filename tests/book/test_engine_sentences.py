@@ -7,14 +7,19 @@ import re
 from _executed import defined, source
 from _site import SITE, needs_site
 import ane_book
+from ane_book.conversion.plan import programs
+from ane_book.conversion.quantize.encoded import encode
+from ane_book.conversion.quantize.schemes import SCHEMES
 from ane_book_pages import records, sources
 from ane_book_pages.figures.layer import STEPS
 from bs4 import BeautifulSoup
 from mlprogram import MLProgram
 from mlprogram.ane import claims, cost
 from mlprogram.ane.cost import chips
+import numpy as np
 import pytest
 import to_notebooks
+import torch
 
 KNOWN = {**sources.everything(), **chips()}
 PHI = "phi-4-mini-instruct"
@@ -59,6 +64,7 @@ class TestPackages:
         small = ane_book.plan(PHI, quant="int8", shard_limit="250MB")
         low, high = claims.find("layer-programs").value
         assert (len(small.shards), round(low, 1), round(high, 1)) == (16, 1.6, 2.7)
+        assert f"the 12 more cost {12 * low:.0f} to {12 * high:.0f} ms" in source(self.PAGE)
 
     def test_others_write_more_ops(self):
         peers = records.read("measurements/peers.json")["converters"].values()
@@ -159,12 +165,28 @@ class TestExperts:
         assert [verdicts[n] for n in ("1", "32", "128")] == ["CPU", "CPU", "ANE"]
 
 
+def test_experts_counts_as_a_plan_does():
+    shares = np.random.default_rng(0).random((4, 8))
+    woken = defined("experts", "woken")
+    assert woken(shares, 3) == pytest.approx(programs.woken(shares, 3).sum())
+
+
 class TestGraphs:
     def test_integers_are_kept_exactly_and_rounded_again_are_not(self):
         names = "widened:.1e", "kept:.1e", "again:.2f"
         widened, kept, again = (shown("gguf-and-onnx", name) for name in names)
         assert max(widened, kept) < 2**-11 and again > 100 * kept
         assert 4.5 < shown("gguf-and-onnx", "bits_a_weight:.2f") < 4.6
+
+    def test_the_pages_second_rounding_is_int4(self):
+        again = defined("gguf-and-onnx", "again")
+        again.__globals__["BLOCK"] = 32
+        w = np.random.default_rng(0).standard_normal((16, 128), np.float32)
+        theirs = encode(torch.from_numpy(w)[:, :, None, None], SCHEMES["int4"]).weight()
+        made, bits = again(w)
+        close = np.isclose(made, theirs.flatten(1).numpy(), rtol=1e-2)
+        assert close.mean() > 0.99 and bits == 4.5  # a number between two may go to either
+        assert len(np.unique(np.round(made[0, :32] / np.abs(made[0, :32]).max() * 7))) <= 15
 
     def test_recorded_answers_are_equal(self):
         cases = records.read("measurements/onnx_bundles.json")["cases"].values()

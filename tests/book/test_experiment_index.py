@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from ane_book_pages import experiments, records
+from ane_book_pages import records
+from ane_book_pages.reports import experiments
 
 ROOT = Path(__file__).parents[2]
 

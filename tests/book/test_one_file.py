@@ -16,6 +16,7 @@ import tokenize
 import warnings
 
 from ane_book.evidence import original
+from ane_book.models import architectures
 from ane_book.weights import open_source
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -209,3 +210,7 @@ def test_it_answers(compiler, tmp_path):
     without = f"one_file.py: CC='{compiler}' cannot be found; products go through torch, "
     without += "more slowly\n"
     assert ran.stderr == (without if compiler else "")
+
+
+def test_the_library_has_as_many_families():
+    assert f"| {len(architectures())} families |" in PAGE

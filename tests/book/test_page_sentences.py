@@ -6,7 +6,9 @@ import re
 
 from _executed import source
 from _segmenter import GRAPHS
-from ane_book_pages import experiments, records, sources
+from ane_book_pages import records, sources
+from ane_book_pages.reports import experiments
+from ane_book_pages.segmenter import projection
 from mlprogram.ane import claims, cost
 from mlprogram.ane.placement.estimator import work
 from mlprogram.ane.placement.path import LAUNCH, OUTPUT, SWITCH
@@ -62,6 +64,10 @@ class TestWillItRun:
                if each[0].type == "conv" and max(each[1].values()) > 1e-5]  # fmt: skip
         rates = {round(np.log(work(op).flops / ms[backend]), 1) for op, ms in ops if backend in ms}
         assert len(rates) == 3
+
+    def test_a_large_matrix_at_one_position(self):
+        saved = projection(4096)
+        assert saved["by_bytes"] < LAUNCH + OUTPUT < saved["by_step"]
 
     def test_simple_rules_are_right_and_wrong_more_often(self):
         reports = records.read("measurements/placement_reports.json")["reports"]

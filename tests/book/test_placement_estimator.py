@@ -3,7 +3,7 @@
 import json
 
 from _segmenter import GRAPHS, PLANS, ROOT, script
-from ane_book_pages.placement_fit import ROOFS, fit
+from ane_book_pages.segmenter.fitting import ROOFS, fit
 from mlprogram.ane.placement.estimator import Estimator, work
 from mlprogram.ane.placement.graph import GraphOp
 from mlprogram.ane.placement.support import table

@@ -1,9 +1,9 @@
 """Predictions on what was left out: halves of an M4's graphs, and networks of two other chips."""
 
 from _segmenter import GRAPHS, PLANS, ROOT, script
-from ane_book_pages import placement_judged as judged
-from ane_book_pages.placement_fit import fit
-from ane_book_pages.placement_published import judge, sums
+from ane_book_pages.segmenter import held_out as judged
+from ane_book_pages.segmenter.fitting import fit
+from ane_book_pages.segmenter.published import judge, sums
 from mlprogram.ane.placement.estimator import Estimator, work
 from mlprogram.ane.placement.placed import place_ops
 import pytest

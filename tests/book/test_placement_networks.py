@@ -3,7 +3,7 @@
 import json
 
 from _segmenter import PLANS, ROOT, script
-from ane_book_pages.placement_networks import op_facts
+from ane_book_pages.segmenter.networks import op_facts
 import pytest
 
 FACTS = json.loads((ROOT / "research/measurements/network_plans.json").read_text())

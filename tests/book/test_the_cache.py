@@ -7,7 +7,7 @@ from _site import needs_site
 import ane_book
 from ane_book.runtime import Session
 from ane_book_pages import records, sources
-from ane_book_pages.cost_published import read_rows
+from ane_book_pages.decode.published import read_rows
 from mlprogram.ane import claims, cost
 import numpy as np
 import pytest

@@ -1,6 +1,7 @@
 """`ane-book` as a reader types it: a process of its own, its output, its errors, its exit code."""
 
 from dataclasses import asdict
+from inspect import signature
 from itertools import product
 import json
 from pathlib import Path
@@ -11,10 +12,12 @@ import sys
 
 from _adapters import write_adapter
 from _command import ane_book, chatty_copy, refused
+from ane_book import cli
 from ane_book.bundle import Bundle
 from ane_book.cli import GONE, app
 from ane_book.conversion import convert
 from ane_book.device import describe
+from ane_book.options import Recipe
 from ane_book.runtime import Session
 from mlprogram import MLProgram, machine
 import pytest
@@ -263,6 +266,10 @@ def test_what_is_no_package_is_told_and_not_converted(words, says, tmp_path, mon
 
 
 class TestConvert:
+    def test_has_every_option_of_a_recipe_but_one(self):
+        options = {*signature(cli.convert).parameters}
+        assert {*Recipe.model_fields} - options == {"head_rows"}
+
     def test_prints_the_folder_and_writes_it(self, tiny, tmp_path):
         _, checkpoint = tiny("llama")
         out = tmp_path / "made"

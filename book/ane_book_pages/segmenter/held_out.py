@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from statistics import median, quantiles
 
-from ane_book_pages.placement_fit import ROOFS, fit
-from ane_book_pages.placement_networks import NetworkPlan
-from ane_book_pages.placement_published import Predict, PublishedGraph, judge, sums
+from ane_book_pages.segmenter.fitting import ROOFS, fit
+from ane_book_pages.segmenter.networks import NetworkPlan
+from ane_book_pages.segmenter.published import Predict, PublishedGraph, judge, sums
 from mlprogram.ane.placement.estimator import Estimator, Range, work
 from mlprogram.ane.placement.graph import GraphOp
 from mlprogram.ane.placement.path import ANE

@@ -14,6 +14,9 @@ import sysconfig
 from typing import Any
 
 from ane_book.errors import InvalidInput
+from ane_book_pages.records import conformance
+
+__all__ = ["LIVE", "conformance", "find", "live", "read"]
 
 LIVE = "live "  # what names of live ratios begin with
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ane_book.errors import InvalidInput
-from ane_book_pages.cost_published import Figure
+from ane_book_pages.decode.published import Figure
 from mlprogram.ane.claims import Claim, find
 from mlprogram.ane.cost.chips import find_chip
 from mlprogram.ane.cost.model import PER_MS, TokenWork, predict

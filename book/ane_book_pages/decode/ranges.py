@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ane_book_pages.cost_published import Figure, Role
-from ane_book_pages.fit import asked, by_model, bytes_ms, within
+from ane_book_pages.decode.fitting import asked, by_model, bytes_ms, within
+from ane_book_pages.decode.published import Figure, Role
 from mlprogram.ane.cost.model import Interval, predict
 
 #: Single operations, and decoders of a few layers made for a test: what is no language model.

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from math import log, log2
 from typing import Any
 
-from ane_book_pages.placement_networks import NetworkPlan
-from ane_book_pages.placement_published import PublishedGraph
+from ane_book_pages.segmenter.networks import NetworkPlan
+from ane_book_pages.segmenter.published import PublishedGraph
 from mlprogram.ane.placement.estimator import OpWork, Roof, features, work
 from mlprogram.ane.placement.graph import GraphOp
 from mlprogram.ane.placement.path import ANE

@@ -2,7 +2,8 @@
 
 The file is JSON: `ops`, each with its types and its ms by backend, and `graphs`, each with the
 indices of its ops in order and the backend chosen for each, a letter per op. There is one,
-`research/measurements/segmenter_estimates.json`, which names its source.
+`research/measurements/segmenter_estimates.json`, which names its source. Beside it, in
+`placement_reports.json`, is where others say that Core ML ran their models.
 """
 
 from collections import Counter
@@ -12,10 +13,13 @@ from hashlib import sha256
 import json
 from pathlib import Path
 import re
+from typing import Any
 
-from mlprogram.ane.placement.estimator import work
+from ane_book_pages import records
+from mlprogram.ane.placement.estimator import Estimator, Node, work
 from mlprogram.ane.placement.graph import GraphOp
 from mlprogram.ane.placement.path import ANE, shortest
+from mlprogram.ane.placement.support import support
 from mlprogram.package.values import TensorType
 
 LETTERS = {"a": ANE, "b": "bnns", "c": "classic_cpu"}
@@ -54,8 +58,9 @@ class PublishedGraph:
         return SERIES.sub("", self.name.split("/")[-1])
 
 
-def read_graphs(path: Path) -> list[PublishedGraph]:
-    """The graphs of a file, in its order."""
+def read_graphs(path: Path | None = None) -> list[PublishedGraph]:
+    """The graphs of a file, by default of the one above, in its order."""
+    path = path or records.find("measurements/segmenter_estimates.json")
     facts = json.loads(path.read_text())
     ops = [_op(index, entry) for index, entry in enumerate(facts["ops"])]
     return [
@@ -67,6 +72,43 @@ def read_graphs(path: Path) -> list[PublishedGraph]:
         )
         for name, graph in facts["graphs"].items()
     ]
+
+
+def read_reports() -> list[dict[str, Any]]:
+    """Where somebody says that Core ML ran a model, and what is predicted of the model."""
+    return records.read("measurements/placement_reports.json")["reports"]
+
+
+def refused(graphs: Iterable[PublishedGraph]) -> list[tuple[str, str, int]]:
+    """Why the ANE refuses ops of these graphs: claim, the reason of its first op, number of ops.
+
+    The claim with the most ops comes first.
+    """
+    counts, first = Counter[str](), dict[str, str]()
+    for op in {op.name: op for graph in graphs for op in graph.ops}.values():
+        found = support(op)
+        if found.ane is False:
+            counts[found.claim] += 1
+            first.setdefault(found.claim, found.reason)
+    return [(claim, first[claim], count) for claim, count in counts.most_common()]
+
+
+def projection(width: int) -> dict[str, float]:
+    """A matrix of width x width at one position, which is larger than what was published.
+
+    beyond: its bytes over those of the largest convolution. by_step: ms that an M4's engine saves
+    at the lowest rate of convolutions. by_bytes: ms that it saves if memory is the limit.
+    """
+    m4, moved = Estimator.of("m4"), 2 * width**2  # bytes, and operations
+    step = m4.trees["conv"].root
+    while isinstance(step, Node):
+        step = step.below
+    cpu, ane = m4.roofs["bnns"].gibs, m4.roofs["ane"].gibs
+    return {
+        "beyond": moved / m4.trees["conv"].bytes,
+        "by_step": moved * (1 / step.rates["bnns"] - 1 / step.rates["ane"]) / 1e6,
+        "by_bytes": 1e3 * moved / 2**30 * (1 / cpu - 1 / ane),
+    }
 
 
 def sums(graphs: Iterable[PublishedGraph]) -> set[tuple]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ane_book.errors import InvalidInput
+from ane_book_pages import records
 from mlprogram.ane.claims import GRADES
 from mlprogram.ane.cost.chips import BORROWED, chips
 from mlprogram.ane.cost.model import TokenWork
@@ -49,8 +50,12 @@ class Figure:
         return self.model.split()[0].rstrip(",")
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read the rows of the file; raises InvalidInput if it is not such a file."""
+def read_rows(path: Path | None = None) -> list[dict[str, Any]]:
+    """Read the rows of a file, by default of the one above.
+
+    Raises InvalidInput if it is not such a file.
+    """
+    path = path or records.find("measurements/published.json")
     try:
         rows = json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -76,7 +81,7 @@ def _check(row: dict[str, Any]) -> None:
     _figure(row)
 
 
-def decode_figures(rows: list[dict[str, Any]]) -> list[Figure]:
+def figures_of(rows: list[dict[str, Any]]) -> list[Figure]:
     """The rows that are times of a token in decode."""
     found = (_figure(row) for row in rows)
     return [figure for figure in found if figure]
