@@ -1,9 +1,11 @@
 /* A table that does not fit its page has less room around its cells, and then may break its links
-   anywhere. One that still does not, and on a phone one of which a row fills a third of the screen,
-   shows each row as a card: every cell beside its column's name. book.css draws them; without this
-   script such a table scrolls sideways. A formula that does not fit scrolls, and so do rows of three
-   columns or more that a command printed; its other lines go on below what stands right of a heading.
-   What scrolls can be reached by keyboard. */
+   anywhere, and on a phone it is smaller and reaches into the margins. One that still does not fit,
+   and on a phone one of which a row fills a third of the screen, shows each row as a card: every cell
+   beside its column's name. book.css draws them; without this script such a table scrolls sideways. A
+   formula that does not fit scrolls, and so do rows of three columns or more that a command printed;
+   its other lines go on below what stands right of a heading. What scrolls can be reached by keyboard.
+
+   Search finds numbers: Sphinx has them in its index, and skips them where somebody types them. */
 (() => {
   const BOXES = ".pst-scrollable-table-container, .ane-wide";
   const ROWS = /(?:^.*\S {2,}\S.* {2,}\S.*(?:\n|$)){2,}/gm;
@@ -61,7 +63,7 @@
       if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
     }
-    const looks = ["ane-close", "ane-tight", "ane-cards"];
+    const looks = ["ane-close", "ane-tight", "ane-small", "ane-cards"];
     for (const table of tables) table.classList.remove(...looks);
     for (const look of looks) {
       const wide = tables.filter((t) => t.scrollWidth > t.closest(BOXES).clientWidth + 1);
@@ -71,7 +73,19 @@
     if (phone.matches) for (const t of tables.filter(high)) t.classList.add("ane-cards");
   }
 
+  /* Add the numbers to the terms that are searched for, and to those that are highlighted. */
+  function searchNumbers() {
+    const parse = Search._parseQuery;
+    Search._parseQuery = (query) => {
+      const parsed = parse(query);
+      const numbers = splitQuery(query).filter((term) => /^\d+$/.test(term));
+      for (const number of numbers) for (const terms of [parsed[1], parsed[3]]) terms.add(number);
+      return parsed;
+    };
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
+    if (typeof Search === "object") searchNumbers();
     document.querySelectorAll(".cell_output pre").forEach(lay);
     for (const table of document.querySelectorAll(`:is(${BOXES}) > table`)) {
       if (table.tHead?.rows.length !== 1 || table.querySelector("[colspan], [rowspan]")) continue;
