@@ -34,8 +34,9 @@
     return box;
   }
 
-  /* A line, in a box that is indented below its heading. */
+  /* A line, in a box that is indented below its heading, or as what was typed. */
   function hung(line) {
+    if (line.startsWith("$ ")) return boxed(line, "ane-command");
     const at = HEADING.exec(line)?.[0].length ?? 0;
     if (at === 0 || at > 20) return line;
     const box = boxed(line, "ane-hung");
@@ -48,6 +49,7 @@
     if (pre.querySelector(":scope > :not(span:empty)")) return; // in colours
     const lines = (text) => (text.match(/[^\n]*\n|[^\n]+$/g) ?? []).map(hung);
     const text = pre.textContent;
+    pre.parentElement.classList.toggle("ane-terminal", text.startsWith("$ "));
     const parts = [];
     let end = 0;
     for (const { 0: rows, index } of text.matchAll(ROWS)) {
