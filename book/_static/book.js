@@ -5,6 +5,8 @@
    formula that does not fit scrolls, and so do rows of three columns or more that a command printed;
    its other lines go on below what stands right of a heading. What scrolls can be reached by keyboard.
 
+   Who reads in the dark prints on white paper all the same.
+
    Search finds numbers: Sphinx has them in its index, and skips them where somebody types them. */
 (() => {
   const BOXES = ".pst-scrollable-table-container, .ane-wide";
@@ -85,6 +87,16 @@
       return parsed;
     };
   }
+
+  const { dataset } = document.documentElement;
+  let read;
+  addEventListener("beforeprint", () => {
+    read = dataset.theme;
+    dataset.theme = "light";
+  });
+  addEventListener("afterprint", () => {
+    dataset.theme = read;
+  });
 
   document.addEventListener("DOMContentLoaded", () => {
     if (typeof Search === "object") searchNumbers();
