@@ -7,6 +7,7 @@
   and the theme's complaint, on a first visit, that nobody chose between light and dark.
 * A list of citations holds items. docutils gives its entries a role that a list may not hold, so a
   screen reader would be told of an empty list.
+* No line ends between a number and its percent sign.
 * The single page that is printed as a PDF knows every node of every extension.
 * {claim}`axis-most` links to that claim on "Every claim". Without such a claim it is a dead link.
 * Search finds a word in American spelling where the page has it in British, and the other way.
@@ -105,6 +106,14 @@ def citations_are_items(app, pagename, templatename, context, doctree) -> None:
         context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
 
 
+def percent_signs_stay(app, pagename, templatename, context, doctree) -> None:
+    """Put a no-break space between a number, which a cell may have made, and its percent sign."""
+    if "body" in context:
+        texts = re.split(r"(<pre.*?</pre>)", context["body"], flags=re.DOTALL)
+        texts[::2] = [re.sub(r"(\d(?:</span>)*) %", r"\1&#160;%", text) for text in texts[::2]]
+        context["body"] = "".join(texts)
+
+
 class EitherSpelling(SearchEnglish):
     """English, in which -ise is -ize and -our is -or, in the index and in what a reader types.
 
@@ -160,4 +169,5 @@ def setup(app):
     # After the theme, at the default priority of 500.
     app.connect("html-page-context", quiet_the_console, priority=900)
     app.connect("html-page-context", citations_are_items)
+    app.connect("html-page-context", percent_signs_stay)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -186,3 +186,6 @@ class TestSite:
         for british, american in (("quantising", "quantizing"), ("neighbours", "neighbors")):
             pages = found(browser, site_url, british)
             assert pages and pages == found(browser, site_url, american)
+
+    def test_search_finds_a_number(self, browser, site_url):
+        assert "serving" in found(browser, site_url, "429")

@@ -5,13 +5,13 @@ from pathlib import Path
 import re
 from typing import get_args
 
-from _executed import defined, printed
+from _executed import defined, printed, prose
 from _site import needs_site
 import ane_book
 from ane_book_pages.decode import fitting as fit
 from ane_book_pages.decode import ranges
 from ane_book_pages.decode.published import Figure, Role, figures_of, read_rows
-from mlprogram.ane.cost import chips, predict
+from mlprogram.ane.cost import TokenWork, chips, predict
 import pytest
 
 PUBLISHED = Path(__file__).parents[2] / "research" / "measurements" / "published.json"
@@ -112,6 +112,16 @@ class TestPage:
         assert [ms.text() for ms in (*terms, estimate.ms)] == by_hand
         assert estimate.tokens_s.text(0) == "24 to 62" and told.ms in estimate.ms
         assert calls.high - calls.low > 0.85 * (estimate.ms.high - estimate.ms.low)
+
+    def test_a_phone_at_a_fifth_may_save_a_call_or_most_of_its_slots(self):
+        page, slots = prose("how-fast"), 2048 * 131_072
+        told = re.search(r"bound it to (\d+) tokens [^.]* writes (\d+)\.", page)
+        assert told and 5 * int(told[2]) == int(told[1])
+        works = [TokenWork(10**9, 0, *each) for each in ((slots, 9), (slots, 8), (slots // 4, 8))]
+        nine, eight, few = (predict(work, "m4-max").ms for work in works)
+        saved = f"{nine.low - eight.low:.1f} to {nine.high - eight.high:.1f} ms"
+        assert f"Each program less should save {saved}" in page
+        assert eight.low - few.low > 3  # "several milliseconds"
 
     def test_quoted_speeds_are_of_the_fit_and_inside(self):
         by_id = {f.id: f for f in FIGURES}

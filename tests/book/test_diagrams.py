@@ -2,9 +2,13 @@
 
 from itertools import combinations
 
+from _tiny import TINY, tiny_model
+from ane_book.models import find, read_config
 from ane_book_pages import figures
+from ane_book_pages.figures.diagrams import BLOCK
 import matplotlib
 import pytest
+from torch import nn
 
 matplotlib.use("Agg")
 
@@ -26,6 +30,7 @@ DIAGRAMS = {
     "engine": lambda: figures.engine(16, 256, 2 << 20, 64 << 10, 32),
     "calls": figures.calls,
     "experts": lambda: figures.experts(16, (1, 6, 8, 15)),
+    "families": figures.families,
     "faults": figures.faults,
     "package": lambda: figures.package(FILES),
     "stamping": lambda: figures.stamping(30),
@@ -59,3 +64,33 @@ def test_text_is_on_the_sheet_and_apart(name):
             assert not a.overlaps(b), (one, other)
     finally:
         plt.close(figure)
+
+
+#: A family in the figure of families -> the `model_type`s of its models.
+NAMED = {
+    "OLMo 2 and 3": ("olmo2", "olmo3"),
+    "EXAONE 4": ("exaone4",),
+    "GLM 4": ("glm4",),
+    "Gemma": ("gemma3_text", "gemma4_text"),
+    "Granite": ("granite", "granitemoehybrid"),
+}
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_the_figure_of_families_has_each_norm_where_the_block_has_it(family):
+    config = read_config(tiny_model(family).config.to_dict())
+    architecture = find(config.architecture)
+    norms = [change.replace("\n", " ") for text, _, change in BLOCK
+             if text == "norm" or change.startswith("norm: ")]  # fmt: skip
+    without, after, again = (
+        any(family in NAMED[name] for name in NAMED if name in change) for change in norms
+    )
+    assert without == again
+    for kind in set(architecture.kinds(config)):
+        block = architecture.block(config, kind)
+        none = [type(part) is nn.Identity for part in (
+            block.before_attention, block.before_feed_forward,
+            getattr(block, "after_attention", nn.Identity()),
+            getattr(block, "after_feed_forward", nn.Identity()),
+        )]  # fmt: skip
+        assert none == [without, without, not after, not after]

@@ -5,6 +5,8 @@ import re
 from _executed import printed, prose
 from _site import needs_site
 import ane_book
+from ane_book.evidence.parity import EXACT, LEAST
+from ane_book.evidence.quality import MOST
 from ane_book_pages import records
 from mlprogram.ane import claims
 from mlprogram.ane.cost.devices import find_device
@@ -52,6 +54,12 @@ class TestShipping:
         assert [words for words in told if words not in said] == []
         low, high = claims.find("first-load-language").value
         assert high == 60 * low
+
+    def test_it_ships_with_what_the_commands_ask(self):
+        limits = {"L1 parity": f"{100 * EXACT:g} % off", "L3 quality": f"{100 * MOST:g} % above"}
+        assert all(f"`{name} passed`: at most {limit}" in self.PAGE.replace("perplexity ", "")
+                   for name, limit in limits.items())  # fmt: skip
+        assert f"a cosine of at least {LEAST}" in self.PAGE
 
     def test_every_verdict_has_a_row(self):
         words = re.findall(r"^ {4}(\w+) ", verdict.__doc__, re.M)

@@ -19,6 +19,7 @@ __all__ = [
     "calls",
     "engine",
     "experts",
+    "families",
     "faults",
     "package",
     "padding",
@@ -240,6 +241,51 @@ def experts(E: int, taken: Sequence[int]) -> Figure:
         note(ax, x + 2.3, 8.4, said, ha="center", color=COLORS["orange"])
     for y, text in ((2.7, "host calls"), (5.9, "host adds")):
         note(ax, 7.7, y, text, color=COLORS["orange"])
+    return figure
+
+
+#: Llama's block from top to bottom: (what happens, colour of its box, what others do there).
+#: Where a box has no text, Llama does nothing.
+BLOCK = (
+    ("norm", "none", "OLMo 2 and 3, EXAONE 4: none"),
+    ("q, k, v", "blue", "Qwen2.5, GLM 4: with a bias"),
+    ("", "none", "norm of q and k: Qwen3, Gemma,\nOLMo 2 and 3, EXAONE 4"),
+    ("rotate q and k", "none", "Phi-4-mini, GLM 4: a part of each\nSmolLM3: three layers in four"),
+    ("", "none", "norm of q and k: Hy-MT"),
+    ("masked attention", "green", "Mistral: a window; in some layers:\nGemma, OLMo 3, Ministral"),
+    ("output", "blue", "the frame: not attention in most\nlayers of LFM2, Qwen3.5, Granite 4"),
+    ("", "none", "norm: Gemma, GLM 4, OLMo 2 and\n3, EXAONE 4; Granite: a factor"),
+    ("add", "none", ""),
+    ("norm", "none", "OLMo 2 and 3, EXAONE 4: none"),
+    ("gate, up, down", "blue", "Gemma: gelu instead of silu\nQwen3-MoE, LFM2-MoE: experts"),
+    ("", "none", "as after attention"),
+    ("add", "none", ""),
+)
+ATTENTION = 1, 6  # its first and last row
+
+
+def families() -> Figure:
+    """Llama's block, with what other families change in it."""
+    pitch, height, left, width = 1.4, 0.8, 0.9, 2.9  # units of the sheet
+    rows = pitch * len(BLOCK) + 1.0
+    figure, ax = canvas(0.36 * rows, rows)
+    middle, right = left + width / 2, left + width
+    tops = [0.9 + pitch * i for i in range(len(BLOCK))]
+    first, last = (tops[row] for row in ATTENTION)
+    frame(ax, (left - 0.25, first - 0.25), width + 0.5, last - first + height + 0.5)
+    arrow(ax, (middle, 0.0), (middle, rows))
+    for y, (text, kind, change) in zip(tops, BLOCK, strict=True):
+        if text:
+            box(ax, left, y, width, height, text, kind)
+            arrow(ax, (middle, y - 0.1), (middle, y))
+        if change:
+            path = [right if text else middle, right + 0.45], [y + height / 2] * 2
+            ax.plot(*path, color=COLORS["orange"], linestyle=":", linewidth=1.4, marker="")
+            note(ax, right + 0.55, y + height / 2, change, color=COLORS["orange"])
+    adds = [y for y, (text, _, _) in zip(tops, BLOCK, strict=True) if text == "add"]
+    for start, y in zip((0.2, adds[0] + height + 0.2), adds, strict=True):
+        add = y + height / 2
+        elbow(ax, [(middle, start), (0.2, start), (0.2, add), (left, add)])
     return figure
 
 
