@@ -7,6 +7,7 @@ from ane_book.conversion.plan import plan
 from ane_book.models import read_config
 from ane_book.runtime import Session
 from mlprogram import MLProgram
+import numpy as np
 import pytest
 from test_family_bundles import RECIPES
 from test_models import decoder_of, logits
@@ -24,6 +25,16 @@ def made(tiny_bundle):
         return tiny_bundle("gemma4_text", **options)
 
     return make
+
+
+@pytest.mark.long
+def test_rows_of_inputs_are_those_of_transformers(made):
+    model, bundle = made("state")
+    own = model.model.get_per_layer_inputs(every := torch.arange(257)[None], None)
+    own = model.model.project_per_layer_inputs(model.model.embed_tokens(every), own)
+    off = np.abs(bundle.per_layer - own.reshape(257, 70).numpy())
+    beyond = off - np.spacing(np.abs(bundle.per_layer))
+    assert beyond.max() < 1e-6  # sums near 0, which processors round otherwise
 
 
 def test_the_likeliest_token_needs_no_bound(made):
