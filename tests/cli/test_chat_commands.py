@@ -31,8 +31,8 @@ def test_a_system_prompt_that_is_no_text_is_told_when_it_is_typed(chatty):
 
 def test_a_conversation_with_every_command(chatty):
     lines = [
-        "/help", "/system be brief", "//slash", "/reset", "Hi", "/stats",
-        "/nothing", "You", "/exit", "never read",
+        "/help", "/system be brief", "//slash", "/reset", "", "Hi", "/stats",
+        "/nothing", "x" * 200, "You", "/exit", "never read",
     ]  # fmt: skip
     options = ("--precision", "fp32", "--max-tokens", "3")
     done = ane_book("chat", chatty, *options, input="\n".join(lines))
@@ -47,7 +47,8 @@ def test_a_conversation_with_every_command(chatty):
     assert done.stdout == f"{slash}\n{first}\n{again}\n"  # answers, and nothing else
 
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and "no command '/nothing'; /help lists them" in errors[0]
+    assert len(errors) == 2 and "no command '/nothing'; /help lists them" in errors[0]
+    assert "context of 128" in errors[1] and "or begin anew with /reset" in errors[1]
     assert "/system      show" in done.stderr
     assert re.search(r"1 answer, \d+ of 128 tokens held", done.stderr)
 

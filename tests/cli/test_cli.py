@@ -154,27 +154,6 @@ def imported(modules: set[str], *arguments: object, code: int = 0) -> list[str]:
 
 
 class TestChat:
-    OPTIONS = ("--max-tokens", "3", "--precision", "fp32")
-
-    def test_lines_in_answers_out(self, chatty):
-        talk = f"Hi\n\n{'x' * 90}\n/reset\nHi\n/quit\nnever read\n"
-        done = ane_book("chat", chatty, *self.OPTIONS, input=talk)
-        hi = [{"role": "user", "content": "Hi"}]
-        answer = Session(chatty, "fp32", "mil").generate(hi, max_tokens=3)
-        assert done.returncode == 0
-        assert done.stdout == f"{answer.text}\n" * 2
-        assert "context of 32" in done.stderr and "or begin anew with /reset" in done.stderr
-
-    def test_answers_know_what_was_said(self, chatty):
-        done = ane_book("chat", chatty, *self.OPTIONS, "--system", "s", input="a\nb\n")
-        session, messages, expected = Session(chatty, "fp32", "mil"), [], ""
-        for line in "ab":
-            messages.append({"role": "user", "content": line})
-            text = session.generate(messages, system="s", max_tokens=3).text
-            messages.append({"role": "assistant", "content": text})
-            expected += f"{text}\n"
-        assert (done.returncode, done.stdout) == (0, expected)
-
     def test_an_effort_without_a_switch_is_refused_before_the_first_line(self, chatty):
         assert "no switch for 'high'" in refused("chat", chatty, "--reasoning-effort", "high")
 
@@ -291,13 +270,8 @@ class TestConvert:
 
 
 class TestManners:
-    def test_help_names_every_command(self):
-        done = ane_book("--help")
-        assert done.returncode == 0
-        commands = typer.main.get_command(app).list_commands(None)
-        assert {"models", "plan", "run"} <= set(commands)
-        for command in commands:
-            assert f"\n  {command} " in done.stdout
+    def test_every_command_has_a_help(self):
+        for command in typer.main.get_command(app).list_commands(None):
             assert ane_book(command, "--help").returncode == 0
 
     def test_models_are_listed(self):

@@ -3,7 +3,6 @@
 Every bundle here is converted for real and run by the executor through `Session`.
 """
 
-from pathlib import Path
 import shutil
 import time
 from typing import NamedTuple
@@ -11,20 +10,16 @@ from typing import NamedTuple
 from _command import processes
 from _long import long_but
 from _tiny import TINY, greedy, prompt
-from _whole_decoder import Decoder
 import ane_book
 from ane_book.bundle import Bundle, Recipe
 from ane_book.conversion.plan import plan
 from ane_book.conversion.plan.programs import head_splits
 from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.write import lowering
-from ane_book.conversion.write.decoder import lower_blocks, write_shard
+from ane_book.conversion.write.decoder import lower_blocks
 from ane_book.errors import InvalidBundle, InvalidInput, WeightsNotFound
-from ane_book.host import causal_mask
-from ane_book.models import DecoderConfig, read_config
-from ane_book.models.base.decoder import block_weights
+from ane_book.models import DecoderConfig
 from ane_book.runtime import Session
-from mlprogram import MLProgram
 from mlprogram.machine import parse_bytes
 import numpy as np
 import pytest
@@ -120,47 +115,6 @@ def test_golden_numbers_are_those_of_transformers(tiny_bundle):
     expected = expected_logits(model, golden["tokens"].tolist())
     np.testing.assert_allclose(golden["logits"], expected[-1], rtol=1e-4, atol=2e-4)
     assert golden["argmax"].tolist() == expected.argmax(axis=1).tolist()
-
-
-def test_stamped_layers_equal_the_usual_path(tiny):
-    """The linked program against `torch.jit.trace` and `ct.convert` of all layers at once."""
-    import coremltools as ct
-
-    model, _ = tiny("llama")
-    config = read_config(model.config.to_dict())
-    weights = {name: value.numpy() for name, value in model.state_dict().items()}
-    decoder = Decoder.from_weights(config, weights.__getitem__)
-    T, S, L = PREFILL, CONTEXT, config.num_layers
-    cache = torch.randn(L, config.num_kv_heads, S, config.head_dim).half().float()
-    mask = torch.from_numpy(causal_mask(9, T, S))
-    cos, sin = (torch.from_numpy(t) for t in config.rotary.tables(np.arange(9, 9 + T)))
-    feeds = {
-        "hidden": torch.randn(1, config.hidden_size, 1, T).half().float(),
-        "rope_cos": cos,
-        "rope_sin": sin,
-        "mask": mask.repeat(1, 1, config.group, 1),
-        "keys": cache,
-        "values": cache.flip(0),
-    }
-    traced = torch.jit.trace(decoder, tuple(feeds.values()), check_trace=False)
-    usual = ct.convert(
-        traced,
-        inputs=[ct.TensorType(n, x.shape, dtype=np.float16) for n, x in feeds.items()],
-        outputs=[ct.TensorType(n, dtype=np.float16) for n in ("logits", "k", "v")],
-        minimum_deployment_target=ct.target.iOS18,
-        skip_model_load=True,
-    )
-    arrays = {name: value.numpy() for name, value in feeds.items()}
-    expected = MLProgram.from_mlmodel(usual).predict(arrays)
-
-    recipe = Recipe(kv="host", context=S, prefill=T)
-    path = Path(usual.package_path).parent / "stamped.mlpackage"
-    states = (block_weights(config, i, weights.__getitem__) for i in range(L))
-    write_shard(path, config, recipe, lower_blocks(config, recipe), range(L), states)
-    found = MLProgram(path, "prefill").predict(arrays | {"mask": mask.numpy()})
-    for name, other in (("new_keys", "k"), ("new_values", "v")):
-        np.testing.assert_allclose(found[name], expected[other], rtol=2e-3, atol=2e-3)
-    shutil.rmtree(path)
 
 
 def test_coremltools_reads_what_the_linker_writes(tiny_bundle, tmp_path):

@@ -3,7 +3,6 @@
 import json
 import shutil
 
-from _command import refused
 from _plant import change_weight, copied, flip
 from ane_book.bundle import Bundle
 from ane_book.cli import app
@@ -70,14 +69,6 @@ def test_a_flipped_weight_is_an_annotation_and_code_1(bundle, tmp_path):
     assert f"::error file={package},title=parity::layers_00-03.mlpackage, " in result.stdout
     assert run(folder, "--parity").exit_code == 1
     assert Bundle.open(folder).evidence.levels["L1"].status == "failed"
-
-
-def test_a_bundle_that_cannot_be_opened_is_refused(bundle, tmp_path):
-    folder = copied(bundle, tmp_path)
-    file = folder / "manifest.json"
-    file.write_bytes(file.read_bytes()[:-9])
-    said = refused("check", folder)
-    assert f"{file}: Invalid JSON" in said and "convert the model again" in said
 
 
 def test_evidence_that_cannot_be_read_is_left_as_it_is(bundle, tmp_path):

@@ -98,14 +98,6 @@ def test_rewinding_is_exact(bundled, name):
             np.testing.assert_array_equal(again, expected)
 
 
-def test_a_growing_chat_runs_only_what_is_new(bundled):
-    session = Session(bundled("sliding")[2], precision="fp32")
-    first = session.generate("Hello", max_tokens=6)
-    longer = "Hello" + first.text + ", you"
-    reused = session.generate(longer, max_tokens=8, reuse_cache=True)
-    assert session.generate(longer, max_tokens=8).token_ids == reused.token_ids
-
-
 def test_guesses_change_no_token(bundled):
     model, _, bundle = bundled("sliding")
     ids, session = greedy(model, prompt(9), 30), Session(bundle, precision="fp32")

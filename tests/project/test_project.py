@@ -363,12 +363,6 @@ def test_the_executor_knows_nothing_of_the_book():
     assert [each for each in lines if names.search(each[1]) and not allowed.search(each[1])] == []
 
 
-def test_ruff_finds_nothing():
-    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--output-format=concise", "."]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-
-
 def test_types_of_both_libraries_are_checked_without_exception():
     """`make lint` runs mypy, which takes a minute; no room is left out of it, and no error."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]

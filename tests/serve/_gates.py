@@ -8,6 +8,8 @@ import socket
 from threading import Semaphore
 
 from _patience import HANGING, until
+from _serving import served
+from ane_serve.app import create_app
 from ane_serve.pool import Model
 import httpx
 
@@ -80,3 +82,24 @@ def ask(address: str, key: str = "none", **fields) -> httpx.Response:
     """The answer to a chat request."""
     headers = {"authorization": f"Bearer {key}"}
     return httpx.post(address + CHAT, json=chat(**fields), headers=headers, timeout=HANGING)
+
+
+def out_of_time(held: Held, path: str, body: dict) -> tuple[httpx.Response, int]:
+    """The answer to a request whose engine stops after eight calls, or one where nothing is
+    streamed, and the deadline in seconds that ended it.
+
+    Where a busy machine has not begun to answer by then, a longer one is tried: a stream has to be
+    in the middle.
+    """
+    for seconds in (1, 4, 16, 64):
+        app = create_app([held.model], seconds=seconds)
+        held.hold()
+        with served(app) as address:
+            held.let(8 if body["stream"] else 1)
+            found = httpx.post(address + path, json=body, timeout=HANGING)
+            held.let()
+            until(lambda jobs=app.state.jobs: not jobs.running and not jobs.waiting)
+            assert "internal_error" not in httpx.get(f"{address}/metrics", timeout=HANGING).text
+        if not body["stream"] or found.text.count("\n\n") > 4:
+            break
+    return found, seconds

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 import json
 
-from _gates import CHAT, Held, ask, bare, chat, until
+from _gates import CHAT, Held, ask, bare, chat, out_of_time, until
 from _long import long_but
 from _patience import HANGING
 from _serving import served, serving
@@ -101,40 +101,16 @@ class TestBound:
         assert held.calls <= 1
 
     def test_a_deadline_in_the_middle_of_a_stream_is_told_there(self, held):
-        """The engine stops after eight calls, so a deadline ends each stream. Where a busy machine
-        has not begun to answer by then, a longer one is tried: one has to be in the middle."""
-        for seconds in (1, 4, 16, 64):
-            app = create_app([held.model], seconds=seconds)
-            held.hold()
-            with served(app) as address:
-                held.let(8)
-                body = chat(stream=True, max_tokens=64)
-                with httpx.stream("POST", address + CHAT, json=body, timeout=HANGING) as response:
-                    events = [line for line in response.iter_lines() if line.startswith("data: ")]
-                held.let()
-                idle(app)
-                metrics = httpx.get(f"{address}/metrics", timeout=HANGING).text
-            assert "internal_error" not in metrics
-            if len(events) > 2:
-                break
-        assert response.status_code == 200 and len(events) > 2
-        last = json.loads(events[-1].removeprefix("data: "))
-        assert f"within {seconds} s" in last["error"]["message"]
+        found, seconds = out_of_time(held, CHAT, chat(stream=True, max_tokens=64))
+        *events, last = found.text.strip().split("\n\n")
+        assert found.status_code == 200 and len(events) > 3
+        error = json.loads(last.removeprefix("data: "))["error"]
+        assert f"within {seconds} s" in error["message"]
 
     def test_the_newer_api_tells_it_as_an_event(self, held):
         body = {"input": "Hi", "stream": True, "temperature": 0}
-        for seconds in (1, 4, 16, 64):
-            app = create_app([held.model], seconds=seconds)
-            held.hold()
-            with served(app) as address:
-                held.let(8)
-                path = f"{address}/v1/responses"
-                with httpx.stream("POST", path, json=body, timeout=HANGING) as response:
-                    *events, last = response.read().decode().strip().split("\n\n")
-                held.let()
-                idle(app)
-            if len(events) > 2:
-                break
+        found, seconds = out_of_time(held, "/v1/responses", body)
+        *events, last = found.text.strip().split("\n\n")
         head, _, data = last.partition("\n")
         assert head == "event: response.failed"
         event = ResponseFailedEvent.model_validate_json(data.removeprefix("data: "))

@@ -8,18 +8,13 @@ from _long import long_but
 from _scripted import scripted, talking
 from _serving import serving
 from _tool_templates import SPECIAL, TOOL_TEMPLATES, written
-from agent_tasks import TASKS, Task, run, valid
+from agent_tasks import TASKS, Task, run
 from ane_serve.pool import bundle_model
 from ane_serve.tools.tools import tool_form
 import openai
 import pytest
 
 RECORD = Path(__file__).parents[2] / "research" / "measurements" / "agent_tasks.json"
-BROKEN = {
-    "talks": "I would rather talk.",
-    "another name": '<tool_call>\n{"name": "wether", "arguments": {}}\n</tool_call>',
-    "other arguments": '<tool_call>\n{"name": "weather", "arguments": {"town": 7}}\n</tool_call>',
-}
 
 
 def follows(family: str):
@@ -48,9 +43,6 @@ def address(tiny_bundle, tmp_path_factory):
         folder = tmp_path_factory.mktemp("tasks")
         made = talking(small, folder, template, SPECIAL.get(family, []))
         models.append(scripted(made, family, follows(family)))
-        if family == "qwen2.5":
-            models += [scripted(made, name, lambda _, text=text: text)
-                       for name, text in BROKEN.items()]  # fmt: skip
     with serving(*models) as address:
         yield address
 
@@ -70,15 +62,6 @@ def test_a_model_that_follows_the_script(client, family, task: Task):
     assert [(name, json.loads(arguments)) for name, arguments in turns.calls] == expected
     assert all(turns.valid) and turns.right
     assert turns.answer == task.answer
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_model_that_leaves_the_form_is_kept_in_it(client, name):
-    asked = {"model": name, "messages": [{"role": "user", "content": TASKS[0].asks}]}
-    how = {"tools": list(TASKS[0].tools), "tool_choice": "required", "max_tokens": 600}
-    choice = client.chat.completions.create(**asked, **how, parallel_tool_calls=False)
-    (call,) = choice.choices[0].message.tool_calls
-    assert valid(TASKS[0], call.function.name, call.function.arguments)
 
 
 @pytest.mark.long

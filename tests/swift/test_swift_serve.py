@@ -11,7 +11,6 @@ from _patience import HANGING
 from ane_serve.app import create_app
 from ane_serve.pool import bundle_model
 import httpx
-import openai
 import pytest
 from starlette.testclient import TestClient
 
@@ -145,19 +144,6 @@ class TestTheSameAsPython:
         error = found.json()["error"]
         assert found.status_code == 400 and error["code"] == "invalid_json"
         assert error["message"].startswith("the body is not JSON")
-
-
-def test_openais_client(address, session, name):
-    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
-        expected = session.generate(HELLO, max_tokens=9)
-        ask = {"model": name, "messages": HELLO, "max_tokens": 9, "temperature": 0}
-        found = client.chat.completions.create(**ask)
-        assert found.choices[0].message.content == expected.text
-        chunks = list(client.chat.completions.create(**ask, stream=True))
-        assert "".join(c.choices[0].delta.content or "" for c in chunks) == expected.text
-        assert [model.id for model in client.models.list()] == [name]
-        with pytest.raises(openai.NotFoundError, match="'gpt-9' does not exist"):
-            client.chat.completions.create(**ask | {"model": "gpt-9"})
 
 
 def test_32_clients_get_their_own_answers(address, session):

@@ -29,7 +29,6 @@ from swift_tables import add_tables
 from swift_tables.recording import RecordingBackend
 
 EXECUTOR = f"{sys.executable} -m mlprogram.pipe"
-PROMPTS = ["Hello", "A B C A B C A B", "näïve 日本", "", "x" * 11]
 
 
 @contextmanager

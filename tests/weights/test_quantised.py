@@ -4,7 +4,7 @@ that it stands for."""
 import json
 from pathlib import Path
 
-from _quantised import FORMS, Form, fp8, quantise
+from _quantised import FORMS, quantise
 from _tiny import greedy, prompt, tiny_model, write_checkpoint
 from _tiny_weights import edit_json, logits, rebuild
 import ane_book
@@ -83,19 +83,6 @@ def test_its_bundle_gives_the_tokens_of_transformers(plain, folder, tmp_path_fac
 def logits_of(model, ids: list[int]) -> np.ndarray:
     with torch.no_grad():
         return model(torch.tensor([ids])).logits[0].numpy()
-
-
-def test_transformers_dequantises_fp8_to_the_same(plain, folder):
-    """Its own reader of the form, which asks for whole blocks."""
-    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
-
-    settings = FORMS["fp8"].settings | {"weight_block_size": [32, 32]}
-    quantise(folder, Form(settings, fp8, {"block": (32, 32)}))
-    stored = load_file(folder / "model.safetensors")
-    pair = {"weight": stored[f"{UP}.weight"], "weight_scale_inv": stored[f"{UP}.weight_scale_inv"]}
-    theirs = Fp8Dequantize(None).convert(pair)["weight"]
-    ours = open_source(folder).tensor(f"{UP}.weight")
-    np.testing.assert_array_equal(ours, theirs.numpy())
 
 
 @pytest.mark.parametrize(

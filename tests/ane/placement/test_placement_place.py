@@ -11,10 +11,8 @@ from _networks import convolutions, half, save
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from mlprogram import save as write
-from mlprogram.ane import laws
 from mlprogram.ane.placement import place
 from mlprogram.ane.placement.edits import edits
-from mlprogram.package.weight_file import BlobFile
 import numpy as np
 import pytest
 import torch
@@ -86,38 +84,12 @@ def test_a_product_larger_than_any_that_was_seen_is_a_range(tmp_path):
     assert any("never seen" in what for what in placement.open)
 
 
-def test_what_an_unknown_op_costs_is_open_and_so_is_its_place(tmp_path):
-    """A cache in a state: reports on it conflict, and both readings are told."""
-
-    def network(x, cache):
-        old = mb.read_state(input=cache)
-        new = mb.coreml_update_state(state=cache, value=mb.add(x=old, y=x))
-        return mb.relu(x=new)
-
-    path = save(tmp_path / "state.mlpackage", network, (1, 32, 1, 32), states=[(1, 32, 1, 32)])
-    placement = place(path)
-    assert placement.open["reports on states conflict"] >= 2
-
-
 def test_a_compiled_model_is_placed_as_its_package(folder):
     write(folder / "four.mlpackage", folder / "four.mlmodelc")
     facts = [place(folder / f"four.{kind}").to_json() for kind in ("mlpackage", "mlmodelc")]
     for each in facts:
         del each["package"]
     assert facts[0] == facts[1]
-
-
-def test_no_weight_is_read(tmp_path, monkeypatch):
-    """250 MB take as long as 250 KB: only what the program says of a constant is looked at."""
-    path = save(tmp_path / "net.mlpackage", convolutions(2), X)
-
-    def refuse(*_):
-        raise AssertionError("a weight was read")
-
-    monkeypatch.setattr(BlobFile, "read", refuse)
-    monkeypatch.setattr(BlobFile, "packed", refuse)
-    placement = place(path)
-    assert sum(each.op.weight_bytes for each in placement.placed) == 2 * 2 * 64 * 64 * 9
 
 
 def test_weights_with_scales_along_their_input_are_open(tmp_path):
@@ -246,15 +218,6 @@ def test_a_pull_request_can_be_gated(folder, name, fail_on, code):
 def test_the_command_refuses_in_one_line(folder, arguments, message):
     name, *options = arguments
     assert message in refused("place", folder / name, *options, by=command)
-
-
-def test_a_nan_among_the_constants_changes_no_placement(tmp_path):
-    """Placement looks at shapes and types; `ane-book check` finds the value."""
-    bad, (before, after) = half(1, 64, 1, 1), (convolutions(2), convolutions(2))
-    bad[0, 7] = np.nan
-    path = save(tmp_path / "nan.mlpackage", lambda x: after(mb.add(x=before(x), y=bad)), X)
-    assert place(path).verdict == "ANE"
-    assert "non-finite" in {finding.rule.id for finding in laws.check(path).findings}
 
 
 def test_a_size_that_is_open_leaves_the_verdict_open(tmp_path):
