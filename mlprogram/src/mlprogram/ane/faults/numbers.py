@@ -21,6 +21,7 @@ from typing import Any
 
 from mlprogram.ane.faults.fix.edit import Typed, blocks_of
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
+from mlprogram.ane.faults.fix.prove import alone, meant, opened
 from mlprogram.ane.faults.fix.rewrites import mends_of
 from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.ane.laws.report import LawReport
@@ -134,8 +135,6 @@ class Sides:
 
     def examples(self, container: Container, function: str) -> Examples | None:
         """Where both sides differ. Raises Unmended or InvalidPackage if the op does not run."""
-        from mlprogram.ane.faults.fix.prove import alone
-
         model = alone(container, function, self.operation, self.inputs)
         largest = max(prod(size or SMALL for size in one.type.shape) for one in self.inputs)
         own = [model.spec] if largest <= MOST else []
@@ -149,8 +148,6 @@ class Sides:
         return None
 
     def _runners(self, model: Container) -> "Runners":
-        from mlprogram.ane.faults.fix.prove import meant, opened
-
         ((name, _),) = self.operation.outputs
         program = opened(model, "main", "fp16")
         described, mend = opened(model, "main", "fp16", "documented"), self.mend
