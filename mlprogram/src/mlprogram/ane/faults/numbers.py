@@ -31,6 +31,7 @@ from mlprogram.package.container import Container, open_container
 from mlprogram.package.description import NUMPY
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package
+from mlprogram.terminal import plain
 import numpy as np
 
 #: Values to try everywhere in an input, those first that a reader knows the results of.
@@ -66,8 +67,7 @@ class Examples:
 
     def to_json(self) -> dict[str, Any]:
         """The examples in plain JSON values; what is infinite or no number is a text."""
-        inputs = {name: _plain(values) for name, values in self.inputs.items()}
-        return {"in": inputs, "gives": _plain(self.gives), "should": _plain(self.should)}
+        return plain({"in": dict(self.inputs), "gives": self.gives, "should": self.should})
 
 
 def _listed(values: tuple[float, ...]) -> str:
@@ -78,10 +78,6 @@ def _text(value: float) -> str:
     """Whole numbers with all their digits, others with four."""
     whole = np.isfinite(value) and value == round(value) and abs(value) < 1e9
     return f"{value:,.0f}" if whole and value else f"{value + 0.0:.4g}"
-
-
-def _plain(values: tuple[float, ...]) -> list[float | str]:
-    return [value if np.isfinite(value) else str(value) for value in values]
 
 
 def of(package: str | Path | Container, finding: Finding) -> Examples | None:
