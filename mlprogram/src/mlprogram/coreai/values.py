@@ -4,6 +4,7 @@ from typing import Any
 
 from mlprogram.errors import InvalidInput
 from mlprogram.package.values import Constant, TensorType
+from mlprogram.package.weight_file import pack_bits
 import numpy as np
 
 #: MIL's dtypes as Core AI names them; 3 and 6 bits take the next width that it has.
@@ -58,17 +59,9 @@ def constant(array: np.ndarray, dtype: Any = None) -> Any:
     from coreai._compiler.ir import Location
 
     kind = authoring.TensorType(array.shape, dtype)._to_mlir_type()
-    packed = _packed(array.ravel(), 2 if dtype == authoring.uint2 else 4)
+    packed = pack_bits(array, 2 if dtype == authoring.uint2 else 4)
     attribute = create_elements_attr(Location.current, kind, packed)
     return authoring.Value._from_mlir(ConstantOp(value=attribute).result)
-
-
-def _packed(array: np.ndarray, bits: int) -> np.ndarray:
-    """Elements of a few bits in whole bytes, low bits first."""
-    count = 8 // bits
-    rows = np.zeros((-(-len(array) // count), count), np.uint8)
-    rows.flat[: len(array)] = array.astype(np.int8).view(np.uint8) & (2**bits - 1)
-    return np.bitwise_or.reduce(rows << (bits * np.arange(count, dtype=np.uint8)), axis=1)
 
 
 def lifted(value: Any, lift: bool) -> Any:
