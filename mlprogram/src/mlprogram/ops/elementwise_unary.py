@@ -45,7 +45,7 @@ DTYPES = {
 }
 
 
-@op(static=("dtype",))
+@op()
 def cast(x: Tensor, dtype: str) -> Tensor:
     """x in the dtype that MIL calls `dtype`; floats are cut towards zero, nonzero is true."""
     return x.to(DTYPES[dtype])
@@ -67,7 +67,7 @@ def cast_saturated(x: Tensor, dtype: str) -> Tensor:
     return saturated(x, wanted) if is_cut else x.to(wanted)
 
 
-@op(static=("alpha", "beta"))
+@op()
 def clip(x: Tensor, alpha: float, beta: float) -> Tensor:
     """min(max(x, alpha), beta)."""
     return torch.clamp(x, alpha, beta)
@@ -86,13 +86,13 @@ def exp2(x: Tensor) -> Tensor:
     return x.exp2().to(x.dtype)
 
 
-@op(static=("epsilon",))
+@op()
 def inverse(x: Tensor, epsilon: float = 1e-4) -> Tensor:
     """1 / (x + epsilon)."""
     return (x.float() + epsilon).reciprocal().to(x.dtype)
 
 
-@op(static=("epsilon",))
+@op()
 def log(x: Tensor, epsilon: float = 1e-45) -> Tensor:
     """Natural logarithm of x + epsilon."""
     return (x.float() + epsilon).log().to(x.dtype)
@@ -104,7 +104,7 @@ def round_(x: Tensor) -> Tensor:
     return x.round()
 
 
-@op(static=("epsilon",))
+@op()
 def rsqrt(x: Tensor, epsilon: float = 1e-12) -> Tensor:
     """1 / sqrt(x + epsilon)."""
     return (x.float() + epsilon).rsqrt().to(x.dtype)
@@ -117,7 +117,7 @@ def sin(x: Tensor) -> Tensor:
     return x.float().sin().to(x.dtype)
 
 
-@op(static=("alpha",))
+@op()
 def threshold(x: Tensor, alpha: float) -> Tensor:
     """max(x, alpha); integers too."""
     return torch.clamp_min(x, alpha)

@@ -12,9 +12,6 @@ from torch import Tensor
 from . import op, other
 from .elementwise_unary import DTYPES
 
-_AXES = ("axes", "keep_dims")
-_AXIS = ("axis", "keep_dims", "output_dtype")
-
 # what sums, and what a formula beyond sums is evaluated in
 _SUM = {torch.float16: torch.float32, torch.float32: torch.float32, torch.int32: torch.int32}
 _REAL = {torch.float16: torch.float32, torch.float32: torch.float32, torch.int32: torch.float64}
@@ -25,7 +22,7 @@ def _dims(x: Tensor, axes: list[int] | None) -> list[int]:
     return list(range(x.dim())) if axes is None else axes
 
 
-@op(static=_AXIS)
+@op()
 def reduce_argmax(
     x: Tensor, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32"
 ) -> Tensor:
@@ -33,7 +30,7 @@ def reduce_argmax(
     return torch.argmax(x, axis, keep_dims).to(DTYPES[output_dtype.lower()])
 
 
-@op(static=_AXIS)
+@op()
 def reduce_argmin(
     x: Tensor, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32"
 ) -> Tensor:
@@ -41,26 +38,26 @@ def reduce_argmin(
     return torch.argmin(x, axis, keep_dims).to(DTYPES[output_dtype.lower()])
 
 
-@op(static=_AXES)
+@op()
 def reduce_l1_norm(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
     """Sum of |x|."""
     return torch.sum(x.abs(), axes, keep_dims, dtype=_SUM[x.dtype]).to(x.dtype)
 
 
-@op(static=_AXES)
+@op()
 def reduce_l2_norm(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
     """Square root of the sum of x^2."""
     wide = x.to(_REAL[x.dtype])
     return torch.sum(wide * wide, axes, keep_dims).sqrt().to(x.dtype)
 
 
-@op(static=_AXES)
+@op()
 def reduce_log_sum(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
     """Natural logarithm of the sum."""
     return torch.sum(x, axes, keep_dims, dtype=_REAL[x.dtype]).log().to(x.dtype)
 
 
-@op(static=_AXES)
+@op()
 def reduce_log_sum_exp(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
     """Natural logarithm of the sum of e^x, without overflow."""
     return torch.logsumexp(x.to(_REAL[x.dtype]), _dims(x, axes), keep_dims).to(x.dtype)
@@ -73,25 +70,25 @@ def plain_log_sum_exp(x: Tensor, axes: list[int] | None = None, keep_dims: bool 
     return torch.sum(wide.exp(), axes, keep_dims, dtype=wide.dtype).log().to(x.dtype)
 
 
-@op(static=_AXES)
+@op()
 def reduce_max(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
     """The greatest value."""
     return torch.amax(x, _dims(x, axes), keep_dims)
 
 
-@op(static=_AXES)
+@op()
 def reduce_mean(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
     """The mean."""
     return torch.mean(x, axes, keep_dims, dtype=_REAL[x.dtype]).to(x.dtype)
 
 
-@op(static=_AXES)
+@op()
 def reduce_min(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
     """The least value."""
     return torch.amin(x, _dims(x, axes), keep_dims)
 
 
-@op(static=_AXES)
+@op()
 def reduce_prod(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
     """The product; torch multiplies along one axis at a time."""
     product = x.to(_SUM[x.dtype])
@@ -101,13 +98,13 @@ def reduce_prod(x: Tensor, axes: list[int] | None = None, keep_dims: bool = Fals
     return product.to(x.dtype)
 
 
-@op(static=_AXES)
+@op()
 def reduce_sum(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
     """The sum."""
     return torch.sum(x, axes, keep_dims, dtype=_SUM[x.dtype]).to(x.dtype)
 
 
-@op(static=_AXES)
+@op()
 def reduce_sum_square(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
     """Sum of x^2."""
     wide = x.to(_SUM[x.dtype])

@@ -57,7 +57,7 @@ def _pick(pick, x: Tensor, axis: int, indices: Tensor) -> Tensor:
     return pick(x, axis, indices)
 
 
-@op(static=("axis", "batch_dims", "validate_indices"))
+@op()
 def gather(
     x: Tensor,
     indices: Tensor,
@@ -80,7 +80,7 @@ def gather(
     return _pick(torch.gather, x, axis, flat).reshape(shape)
 
 
-@op(static=("axis", "validate_indices"))
+@op()
 def gather_along_axis(
     x: Tensor, indices: Tensor, axis: int = 0, validate_indices: bool | None = None
 ) -> Tensor:
@@ -89,7 +89,7 @@ def gather_along_axis(
     return _pick(torch.gather, x, axis, indices)
 
 
-@op(static=("batch_dims", "validate_indices"))
+@op()
 def gather_nd(
     x: Tensor, indices: Tensor, batch_dims: int = 0, validate_indices: bool | None = None
 ) -> Tensor:
@@ -167,7 +167,7 @@ def _scatter(data: Tensor, axis: int, indices: Tensor, updates: Tensor, mode: Mo
     return wide.to(data.dtype)
 
 
-@op(static=("axis", "mode", "validate_indices"))
+@op()
 def scatter(
     data: Tensor,
     indices: Tensor,
@@ -189,7 +189,7 @@ def scatter(
     return _scatter(data, axis, indices.expand(updates.shape), updates, mode)
 
 
-@op(static=("axis", "mode", "validate_indices"))
+@op()
 def scatter_along_axis(
     data: Tensor,
     indices: Tensor,
@@ -203,7 +203,7 @@ def scatter_along_axis(
     return _scatter(data, axis, indices, updates, mode)
 
 
-@op(static=("mode", "validate_indices"))
+@op()
 def scatter_nd(
     data: Tensor,
     indices: Tensor,
