@@ -37,26 +37,13 @@ for _name, _function in {
     op(_name)(_one_call(_function))
 
 
-def _in_single(compute: Callable, x: Tensor, y: Tensor) -> Tensor:
-    return saturated(compute(x.float(), y.float()), x.dtype)
+def _in_single(compute: Callable) -> Callable:
+    """An op on whole numbers, computed in single precision."""
+    return lambda x, y: saturated(compute(x.float(), y.float()), x.dtype)
 
 
-@other("add", "reported", "int32-single")
-def add_in_single(x: Tensor, y: Tensor) -> Tensor:
-    """x + y of whole numbers, computed in single precision."""
-    return _in_single(torch.add, x, y)
-
-
-@other("sub", "reported", "int32-single")
-def sub_in_single(x: Tensor, y: Tensor) -> Tensor:
-    """x - y of whole numbers, computed in single precision."""
-    return _in_single(torch.sub, x, y)
-
-
-@other("mul", "reported", "int32-single")
-def mul_in_single(x: Tensor, y: Tensor) -> Tensor:
-    """x * y of whole numbers, computed in single precision."""
-    return _in_single(torch.mul, x, y)
+for _name, _function in {"add": torch.add, "sub": torch.sub, "mul": torch.mul}.items():
+    other(_name, "reported", "int32-single")(_in_single(_function))
 
 
 @op()

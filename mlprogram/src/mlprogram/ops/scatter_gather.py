@@ -9,8 +9,10 @@ coremltools folds it). Duplicate indices combine in every mode but "update", whe
 Reference: coremltools `defs/iOS15..iOS17/scatter_gather.py`.
 """
 
+from collections.abc import Callable
+from functools import wraps
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 from mlprogram.errors import InvalidInput
 import torch
@@ -111,32 +113,19 @@ def gather_nd(
     return x[tuple(c.reshape(1) for c in coordinates)][0]
 
 
-@other("gather", "reported", "gather-negative")
-def gather_from_first(
-    x: Tensor,
-    indices: Tensor,
-    axis: int = 0,
-    batch_dims: int = 0,
-    validate_indices: bool | None = None,
-) -> Tensor:
-    """`gather`, where a negative index that is not to be checked reads the first slice."""
-    return gather(x, indices.clamp_min(0), axis, batch_dims, validate_indices)
+def _from_first(read: Callable) -> Callable:
+    """`read`, where a negative index that is not to be checked reads the first place."""
+
+    @wraps(read)
+    def first(x: Tensor, indices: Tensor, *more: Any, **named: Any) -> Tensor:
+        return read(x, indices.clamp_min(0), *more, **named)
+
+    return first
 
 
-@other("gather_along_axis", "reported", "gather-negative")
-def gather_along_axis_from_first(
-    x: Tensor, indices: Tensor, axis: int = 0, validate_indices: bool | None = None
-) -> Tensor:
-    """`gather_along_axis`, where such a negative index reads the first element."""
-    return gather_along_axis(x, indices.clamp_min(0), axis, validate_indices)
-
-
-@other("gather_nd", "reported", "gather-nd-negative")
-def gather_nd_from_first(
-    x: Tensor, indices: Tensor, batch_dims: int = 0, validate_indices: bool | None = None
-) -> Tensor:
-    """`gather_nd`, where a negative coordinate that is not to be checked is 0."""
-    return gather_nd(x, indices.clamp_min(0), batch_dims, validate_indices)
+other("gather", "reported", "gather-negative")(_from_first(gather))
+other("gather_along_axis", "reported", "gather-negative")(_from_first(gather_along_axis))
+other("gather_nd", "reported", "gather-nd-negative")(_from_first(gather_nd))
 
 
 Mode = Literal["update", "add", "sub", "mul", "div", "max", "min"]

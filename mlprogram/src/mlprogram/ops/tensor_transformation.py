@@ -153,21 +153,15 @@ def slice_of(
 
 
 def write_slice(
-    x: Tensor,
-    update: Tensor,
-    begin: Sequence[int],
-    end: Sequence[int],
-    stride: Sequence[int] | None = None,
-    begin_mask: Sequence[bool] | None = None,
-    end_mask: Sequence[bool] | None = None,
-    squeeze_mask: Sequence[bool] | None = None,
+    x: Tensor, update: Tensor, begin: Sequence[int], end: Sequence[int], *more: Any, **named: Any
 ) -> Tensor:
-    """Write `update` into that slice of x in place, and return the view of x that was written.
+    """Write `update` into the slice of x that `slice_of` gives of these arguments, in place, and
+    return the view of x that was written.
 
     Raises ValueError where it does not have the slice's shape, which MIL asks for: a slice ends
     where x does, so that nothing beyond is written and nothing is dropped.
     """
-    view, backwards = _view(x, begin, end, stride, begin_mask, end_mask, squeeze_mask)
+    view, backwards = _view(x, begin, end, *more, **named)
     if view.shape != update.shape:
         raise ValueError(
             f"an update of shape {(*update.shape,)} for a slice of shape {(*view.shape,)}: "
