@@ -11,6 +11,7 @@ that it opens.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import cached_property
 from itertools import pairwise
 import json
@@ -67,7 +68,7 @@ class Probe:
         # Before the plan, which compiles for the engine as a load does (claim plan-compiles).
         model = self.load(compiled, units, f"the plan for {units}")
         seconds, ops = _timed(lambda: list(self.plan(compiled, units)))
-        tell("plan", f"predicting on {units}", seconds=seconds, ops=[op.to_json() for op in ops])
+        tell("plan", f"predicting on {units}", seconds=seconds, ops=[asdict(op) for op in ops])
         self.predict(model, units, "the soak")
         if self.request["rows"]:
             self.hold(model)
@@ -79,7 +80,7 @@ class Probe:
         tell("started", "compiling")
         compiled = self.compile()
         tell("compiled", f"the plan for {units}")
-        tell("plan", "the end", ops=[op.to_json() for op in self.plan(compiled, units)])
+        tell("plan", "the end", ops=[asdict(op) for op in self.plan(compiled, units)])
 
     def row(self) -> None:
         """What a device row says of the function on each set of units: loads, plan, calls."""
@@ -89,7 +90,7 @@ class Probe:
         tell("compiled", f"loading on {every[0]}")
         for units, following in pairwise([*every, "no other"]):
             model = self.load(compiled, units, f"the plan for {units}")
-            ops = [op.to_json() for op in self.plan(compiled, units)]
+            ops = [asdict(op) for op in self.plan(compiled, units)]
             tell("plan", f"predicting on {units}", units=units, ops=ops)
             self.predict(model, units, f"predicting on {units}")
             if self.request["rows"]:
