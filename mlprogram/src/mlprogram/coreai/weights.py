@@ -126,10 +126,6 @@ def _bits(mask: Any, shape: Constant | None) -> Any:
     return Value._from_mlir(ConstantOp(value=attribute).result)
 
 
-def _is_sparse(value: Any) -> bool:
-    return "sparse_tensor_encoding" in str(value._to_mlir().type)
-
-
 def dense(nonzero_data: Any, mask: Any, shape: Constant | None = None) -> Any:
     """constexpr_sparse_to_dense: zeros, and the values in order where the mask is set."""
     from coreai import authoring
@@ -139,7 +135,8 @@ def dense(nonzero_data: Any, mask: Any, shape: Constant | None = None) -> Any:
         kind = nonzero_data.type.dtype.replace("int4", "int8")  # a mask has no 4 bits under it
         values = _stored(nonzero_data.array(), kind)
         values = authoring.build_sparse_with_bitmask(values, _bits(mask, shape))
-    return authoring.sparse_with_bitmask_to_dense(values) if _is_sparse(values) else values
+    is_sparse = "sparse_tensor_encoding" in str(values._to_mlir().type)
+    return authoring.sparse_with_bitmask_to_dense(values) if is_sparse else values
 
 
 def sparse_palette(

@@ -53,11 +53,8 @@ class KnownError:
 def load() -> dict[str, KnownError]:
     """All entries by id."""
     tables = tomllib.loads(INDEX.read_text("utf-8"))["error"]
-    return {table["id"]: _entry(**table) for table in tables}
-
-
-def _entry(messages: list[str], sources: list[str], **texts: str) -> KnownError:
-    return KnownError(messages=tuple(messages), sources=tuple(sources), **texts)
+    lists = ("messages", "sources")
+    return {t["id"]: KnownError(**t | {key: tuple(t[key]) for key in lists}) for t in tables}
 
 
 def explain(text: str) -> list[KnownError]:

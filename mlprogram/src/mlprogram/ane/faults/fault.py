@@ -102,17 +102,16 @@ def load(system: str = "", coremltools: str = "") -> Mapping[str, Fault]:
         raise InvalidInput(
             f"coremltools {coremltools}: it writes no ML Programs; name {ML_PROGRAMS} or later"
         )
-    return {name: _asked(fault, system, coremltools) for name, fault in _own().items()}
+    return {
+        name: replace(fault, find=partial(_seen, fault, system, coremltools))
+        for name, fault in _own().items()
+    }
 
 
 def mendable(system: str = "", coremltools: str = "") -> Mapping[str, Rule]:
     """The known faults, as `load` has them, and the law that constants are finite: what `fix` mends
     where it can."""
     return {LAW: laws_load()[LAW], **load(system, coremltools)}
-
-
-def _asked(fault: Fault, system: str, coremltools: str) -> Fault:
-    return replace(fault, find=partial(_seen, fault, system, coremltools))
 
 
 def _seen(
