@@ -14,6 +14,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import op
+from .elementwise_unary import one_call
+
+for _name, _function in {"relu": torch.relu, "sigmoid": torch.sigmoid, "silu": F.silu}.items():
+    op(_name)(one_call(_function))
 
 
 @op()
@@ -68,12 +72,6 @@ def prelu(x: Tensor, alpha: Tensor) -> Tensor:
 
 
 @op()
-def relu(x: Tensor) -> Tensor:
-    """max(x, 0)."""
-    return x.relu()
-
-
-@op()
 def relu6(x: Tensor) -> Tensor:
     """min(max(x, 0), 6)."""
     return torch.clamp(x, 0, 6)
@@ -86,21 +84,9 @@ def scaled_tanh(x: Tensor, alpha: float, beta: float) -> Tensor:
 
 
 @op()
-def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + e^-x)."""
-    return x.sigmoid()
-
-
-@op()
 def sigmoid_hard(x: Tensor, alpha: float, beta: float) -> Tensor:
     """alpha * x + beta, cut to [0, 1]."""
     return (x.float() * alpha + beta).clamp(0.0, 1.0).to(x.dtype)
-
-
-@op()
-def silu(x: Tensor) -> Tensor:
-    """x * sigmoid(x)."""
-    return F.silu(x)
 
 
 @op()

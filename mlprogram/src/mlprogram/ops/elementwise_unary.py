@@ -15,7 +15,7 @@ from torch import Tensor
 from . import op, other
 
 
-def _one_call(function: Callable) -> Callable:
+def one_call(function: Callable) -> Callable:
     return lambda x: function(x)
 
 
@@ -27,7 +27,7 @@ for _name, _function in {
     "sinh": torch.sinh, "sqrt": torch.sqrt, "square": torch.square, "tan": torch.tan,
     "tanh": torch.tanh,
 }.items():  # fmt: skip
-    op(_name)(_one_call(_function))
+    op(_name)(one_call(_function))
 
 # MIL's names of the dtypes a tensor may have
 DTYPES = {
