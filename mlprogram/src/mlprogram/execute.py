@@ -15,7 +15,7 @@ from mlprogram.errors import InvalidInput
 from mlprogram.files import written_whole
 from mlprogram.package.description import by_name, load_inputs
 from mlprogram.run.pipeline import Pipeline, open_model
-from mlprogram.run.precision import described
+from mlprogram.run.precision import PRECISIONS
 from mlprogram.run.program import MLProgram, State
 from mlprogram.tables import table
 from mlprogram.terminal import plain
@@ -89,7 +89,7 @@ def execution_report(facts: dict) -> str:
     ]
     calls = ", ".join(f"{call} {_short(time)}" for call, time in facts["seconds"].items())
     more = [("seconds", calls), *(_examined_rows(facts) if "memory" in facts else ())]
-    how = described(facts["precision"])
+    how = PRECISIONS[facts["precision"]]
     how += f", arithmetic as {facts['semantics']}" if facts["semantics"] else ""
     head = f"run of {facts['function']}, computed {how}, on {facts['on']}"
     return "\n".join([head, table(rows, indent=2), "", table(more, indent=2)])

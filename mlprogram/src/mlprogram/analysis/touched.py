@@ -40,11 +40,6 @@ class Facts(Ranges):
         """The value or the constant that an op reads as `key`."""
         return operation.inputs[key][0]
 
-    def is_real(self, operation: Operation, key: str = "x") -> bool:
-        """Whether an input is of floats that are computed at run time."""
-        item = self.item(operation, key)
-        return self.constant(item) is None and self.type(item).dtype in FLOATS
-
     def shape(self, operation: Operation, key: str = "x") -> tuple[int | None, ...]:
         return self.type(self.item(operation, key)).shape
 
@@ -223,7 +218,9 @@ def _cut_result(operation: Operation, facts: Facts) -> bool:
 
 
 def _is_real(operation: Operation, facts: Facts) -> bool:
-    return facts.is_real(operation)
+    """Its input is of floats that are computed at run time."""
+    item = facts.item(operation)
+    return facts.constant(item) is None and facts.type(item).dtype in FLOATS
 
 
 #: By a row's id; a row without a predicate is touched by every op of its types.
