@@ -7,6 +7,7 @@ Reference: coremltools `defs/iOS15/elementwise_binary.py`.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
 
-def _one_call(function: Callable) -> Callable:
+def _one_call(function: Any) -> Callable:
     return lambda x, y: function(x, y)
 
 
@@ -37,7 +38,7 @@ for _name, _function in {
     op(_name)(_one_call(_function))
 
 
-def _in_single(compute: Callable) -> Callable:
+def _in_single(compute: Any) -> Callable:
     """An op on whole numbers, computed in single precision."""
     return lambda x, y: saturated(compute(x.float(), y.float()), x.dtype)
 
