@@ -223,7 +223,7 @@ class GraphWalk:
 
     def _arguments(self, node: NodeProto, operator: Operator, inputs: Inputs) -> list:
         """Convert the inputs to the arguments of the operator's function."""
-        if operator.is_variadic:
+        if any(p.kind is p.VAR_POSITIONAL for p in operator.parameters):
             values = [value for value in inputs if value is not None]
             if len(values) < len(inputs):
                 raise Unsayable("an input that is left out")
