@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 
 from _command import mlprogram
 from mlprogram.ane.claims import known_errors
@@ -17,7 +18,11 @@ class TestIndex:
                 assert known_errors.explain(message)[0] is entry, (entry.id, message)
 
     def test_each_entry_names_public_threads(self):
+        entries = tomllib.loads(known_errors.INDEX.read_text("utf-8"))["error"]
+        assert len({entry["id"] for entry in entries}) == len(entries)
         for entry in known_errors.load().values():
+            assert entry.messages and entry.sources, entry.id
+            assert entry.sure in ("measured", "reported", "inferred"), entry.id
             assert all(re.fullmatch(r"https://\S+", source) for source in entry.sources), entry.id
 
     def test_there_are_many_and_what_residency_listens_for_is_among_them(self):

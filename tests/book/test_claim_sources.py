@@ -1,5 +1,6 @@
 """Who stands behind the claims: every source of the registry has its phrase, and no other."""
 
+from _claims import check
 from ane_book_pages import sources
 from mlprogram.ane import claims
 from mlprogram.ane.cost import chips
@@ -20,6 +21,8 @@ def test_the_two_files_of_claims_share_no_name():
     inside = claims.load(sources.INSIDE)
     assert not inside.keys() & claims.load().keys()
     assert len(sources.everything()) == len(inside) + len(claims.load())
+    for claim in inside.values():
+        check(claim)
 
 
 @pytest.mark.parametrize(

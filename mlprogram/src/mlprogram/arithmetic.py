@@ -28,16 +28,6 @@ from mlprogram.errors import InvalidInput
 from mlprogram.package.function import Function
 from mlprogram.package.reader import Package
 
-__all__ = [
-    "ArithmeticRow",
-    "RowSource",
-    "Semantics",
-    "check_semantics",
-    "depends",
-    "report",
-    "rows",
-]
-
 Semantics = Literal["documented", "reported"]
 Grade = Literal["apple", "measured twice", "measured", "reported", "documented"]
 

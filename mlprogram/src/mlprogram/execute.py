@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from errno import EEXIST
-from math import isfinite
 from pathlib import Path
 import time
 from typing import Any
@@ -16,9 +15,10 @@ from mlprogram.errors import InvalidInput
 from mlprogram.files import written_whole
 from mlprogram.package.description import by_name, load_inputs
 from mlprogram.run.pipeline import Pipeline, open_model
-from mlprogram.run.precision import described
+from mlprogram.run.precision import PRECISIONS
 from mlprogram.run.program import MLProgram, State
 from mlprogram.tables import table
+from mlprogram.terminal import plain
 import numpy as np
 
 #: The most findings of a kind that the report shows.
@@ -74,7 +74,7 @@ def _examined(program: MLProgram, arrays: Mapping, memory: Memory, grown: int | 
     return {
         "memory": asdict(memory) | {"predicted": memory.total, "measured": grown},
         "findings": [
-            asdict(finding) | {"largest": _finite(finding.largest), "text": str(finding)}
+            asdict(finding) | {"largest": plain(finding.largest), "text": str(finding)}
             for finding in numerics.report(program, arrays)
         ],
     }
@@ -89,7 +89,7 @@ def execution_report(facts: dict) -> str:
     ]
     calls = ", ".join(f"{call} {_short(time)}" for call, time in facts["seconds"].items())
     more = [("seconds", calls), *(_examined_rows(facts) if "memory" in facts else ())]
-    how = described(facts["precision"])
+    how = PRECISIONS[facts["precision"]]
     how += f", arithmetic as {facts['semantics']}" if facts["semantics"] else ""
     head = f"run of {facts['function']}, computed {how}, on {facts['on']}"
     return "\n".join([head, table(rows, indent=2), "", table(more, indent=2)])
@@ -170,13 +170,8 @@ def _facts(value: object) -> dict[str, Any]:
     facts: dict[str, Any] = {"dtype": str(array.dtype), "shape": list(array.shape)}
     if array.size:
         wide = array.astype(np.float64)
-        facts |= {name: _finite(getattr(wide, name)()) for name in ("min", "max", "mean")}
+        facts |= {name: plain(float(getattr(wide, name)())) for name in ("min", "max", "mean")}
     return facts
-
-
-def _finite(value: float) -> float | str:
-    """JSON has no infinity and no NaN."""
-    return float(value) if isfinite(value) else str(float(value))
 
 
 def _cells(facts: dict) -> tuple[str, ...]:

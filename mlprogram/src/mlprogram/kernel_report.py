@@ -7,7 +7,7 @@ from mlprogram.kernels import native
 from mlprogram.kernels.table import KERNELS
 from mlprogram.run.open_sizes import OpenSizes
 from mlprogram.run.pipeline import open_model
-from mlprogram.run.precision import described
+from mlprogram.run.precision import PRECISIONS
 from mlprogram.run.program import MLProgram
 from mlprogram.run.stretches import NativeStretch, divided
 from mlprogram.tables import table
@@ -60,7 +60,7 @@ def _steps(program: MLProgram) -> list[dict]:
 
 def plan_report(facts: dict) -> str:
     """The plan as text: equal steps in one line, those with a kernel first."""
-    parts = [f"plan, computed {described(facts['precision'])}; kernels: {facts['compiled']}"]
+    parts = [f"plan, computed {PRECISIONS[facts['precision']]}; kernels: {facts['compiled']}"]
     for name, steps in facts["functions"].items():
         ops = sum(len(step["ops"]) for step in steps)
         rows: list[tuple[str, ...]] = [

@@ -64,21 +64,19 @@ class _Silence:
     def begin(self) -> None:
         with self._lock:
             self._users += 1
-            if self._users == 1:
-                self._begin()
+            if self._users > 1:
+                return
+            logger = logging.getLogger("coremltools")
+            if logger.level == logging.NOTSET:  # else somebody wants to see more, or less
+                self._before.callback(logger.setLevel, logger.level)
+                logger.setLevel(logging.ERROR)
+            from coremltools.converters.mil.frontend.torch import ops
+            from coremltools.converters.mil.mil.passes import pass_pipeline
 
-    def _begin(self) -> None:
-        logger = logging.getLogger("coremltools")
-        if logger.level == logging.NOTSET:  # else somebody wants to see more, or less
-            self._before.callback(logger.setLevel, logger.level)
-            logger.setLevel(logging.ERROR)
-        from coremltools.converters.mil.frontend.torch import ops
-        from coremltools.converters.mil.mil.passes import pass_pipeline
-
-        for module, name in ((ops, "_tqdm"), (pass_pipeline, "tqdm")):
-            bar = getattr(module, name)
-            self._before.callback(setattr, module, name, bar)
-            setattr(module, name, partial(bar, disable=True))
+            for module, name in ((ops, "_tqdm"), (pass_pipeline, "tqdm")):
+                bar = getattr(module, name)
+                self._before.callback(setattr, module, name, bar)
+                setattr(module, name, partial(bar, disable=True))
 
     def end(self) -> None:
         with self._lock:

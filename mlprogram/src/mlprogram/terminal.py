@@ -16,7 +16,7 @@ from math import isfinite
 import os
 import signal
 import sys
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 import warnings
 
 #: New objects between two looks for garbage. Python's 700 looks a thousand times, at more and more
@@ -54,7 +54,7 @@ def show(facts: Callable[[], object], text: Callable[[], str], as_json: bool) ->
     from mlprogram.errors import printable
 
     if as_json:
-        print(json.dumps(_plain(facts()), indent=2, allow_nan=False))
+        print(json.dumps(plain(facts()), indent=2, allow_nan=False))
     else:
         print(printable(text()))
 
@@ -83,12 +83,12 @@ def typed_lines() -> Iterator[str]:
             yield line
 
 
-def _plain(value: object) -> object:
+def plain(value: Any) -> Any:
     """The same as JSON has it: without infinity and NaN, which become text."""
     if isinstance(value, dict):
-        return {name: _plain(own) for name, own in value.items()}
+        return {name: plain(own) for name, own in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(own) for own in value]
+        return [plain(own) for own in value]
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 

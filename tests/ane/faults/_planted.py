@@ -8,7 +8,7 @@ import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram.ane import faults
-from mlprogram.ane.faults.fix import mendable
+from mlprogram.ane.faults import mendable
 from mlprogram.ane.laws.rule import Rule
 
 TARGET = ct.target.iOS18

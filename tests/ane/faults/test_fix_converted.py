@@ -5,8 +5,8 @@ from _pairs import _made
 from _planted import alone, ct
 from mlprogram import MLProgram
 from mlprogram.ane import laws
-from mlprogram.ane.faults import numbers
-from mlprogram.ane.faults.fix import fix, mendable
+from mlprogram.ane.faults import mendable, numbers
+from mlprogram.ane.faults.fix import fix
 from mlprogram.ane.faults.fix.rewrites import REWRITES, UNSURE
 import numpy as np
 import pytest

@@ -3,6 +3,7 @@
 What a Mac alone can show is not tested here: that the engine runs anything.
 """
 
+from dataclasses import asdict
 import os
 from pathlib import Path
 import re
@@ -106,7 +107,7 @@ def test_results_times_and_memory_are_judged(tmp_path, expected, given):
         np.savez(tmp_path / f"{name}.npz", y=output)
     np.savez(tmp_path / "soak.npz", y=mine * given.get("late", 1.0))
     op = PlannedOp("c", "conv", given.get("device", "ane"), ("cpu", "ane"), 1.0)
-    events = [{"step": "plan", "ops": [op.to_json()]}]
+    events = [{"step": "plan", "ops": [asdict(op)]}]
     times = {"CPU_ONLY": 0.02, "CPU_AND_NE": given.get("seconds", 0.01)}
     events += [
         {"step": "predicted", "units": units, "first": seconds, "median": seconds}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from _random_forms import RandomProgram
 from mlprogram import MLProgram
-from mlprogram.run.readings import chosen_readings
+from mlprogram.run.plan import chosen_readings
 import numpy as np
 import pytest
 

@@ -40,11 +40,6 @@ class Facts(Ranges):
         """The value or the constant that an op reads as `key`."""
         return operation.inputs[key][0]
 
-    def is_real(self, operation: Operation, key: str = "x") -> bool:
-        """Whether an input is of floats that are computed at run time."""
-        item = self.item(operation, key)
-        return self.constant(item) is None and self.type(item).dtype in FLOATS
-
     def shape(self, operation: Operation, key: str = "x") -> tuple[int | None, ...]:
         return self.type(self.item(operation, key)).shape
 
@@ -63,10 +58,6 @@ def touches(row: str, operation: Operation, facts: Facts) -> bool:
 
 def _operands(operation: Operation) -> list[str | Constant]:
     return [operation.inputs[key][0] for key in ("x", "y")]
-
-
-def _signs(operation: Operation, facts: Facts) -> bool:
-    return any(facts.of(item)[0] < 0 for item in _operands(operation))
 
 
 def _base_two(operation: Operation, facts: Facts) -> bool:
@@ -156,10 +147,6 @@ def _closed_row(operation: Operation, facts: Facts) -> bool:
     return bool((~mask if mask.dtype == bool else np.isneginf(mask)).all(-1).any())
 
 
-def _parted_shapes(operation: Operation, facts: Facts) -> bool:
-    return len({facts.shape(operation, key) for key in ("cond", "a", "b")}) > 1
-
-
 def _range_ends(operation: Operation, facts: Facts) -> bool:
     """An end that is computed, or no number in between."""
     given = [facts.value(operation, key) for key in ("start", "end", "step")]
@@ -231,12 +218,14 @@ def _cut_result(operation: Operation, facts: Facts) -> bool:
 
 
 def _is_real(operation: Operation, facts: Facts) -> bool:
-    return facts.is_real(operation)
+    """Its input is of floats that are computed at run time."""
+    item = facts.item(operation)
+    return facts.constant(item) is None and facts.type(item).dtype in FLOATS
 
 
 #: By a row's id; a row without a predicate is touched by every op of its types.
 PREDICATES: dict[str, Callable[[Operation, Facts], bool]] = {
-    "mod-sign": _signs,
+    "mod-sign": lambda o, facts: any(facts.of(item)[0] < 0 for item in _operands(o)),
     "pow-base-two": _base_two,
     "int32-single": _beyond_single,
     "avg-pool-overhang": _overhangs,
@@ -264,7 +253,7 @@ PREDICATES: dict[str, Callable[[Operation, Facts], bool]] = {
     "softplus-engine": lambda o, facts: facts.of(facts.item(o))[1] > SOFTPLUS_LIMIT,
     "log-epsilon": lambda o, facts: "epsilon" not in o.inputs and facts.of(facts.item(o))[0] <= 0,
     "inverse-epsilon": lambda o, _: "epsilon" not in o.inputs,
-    "select-broadcast": _parted_shapes,
+    "select-broadcast": lambda o, facts: len({facts.shape(o, k) for k in ("cond", "a", "b")}) > 1,
     "range-empty": _range_ends,
     "range-fractions": _fractions,
     "cast-outside": _cast_from(FLOATS),

@@ -31,11 +31,6 @@ def explain_command(
     if not said.strip():
         raise InvalidInput("nothing to explain: give the text that was printed, or - for stdin")
     found = known_errors.explain(said)
-    show(lambda: [asdict(entry) for entry in found], lambda: _text(found), as_json)
+    texts = (entry.text() for entry in found)
+    show(lambda: [asdict(entry) for entry in found], lambda: "\n\n".join(texts) or NOTHING, as_json)
     raise typer.Exit(int(not found))
-
-
-def _text(found: list) -> str:
-    if not found:
-        return NOTHING
-    return "\n\n".join(entry.text() for entry in found)

@@ -48,20 +48,22 @@ def faults_command(
     Exit code 0: nothing as grave as --fail-on was found, or --fix left nothing so grave; 1: not so.
     """
     from mlprogram.ane import faults, laws
-    from mlprogram.ane.faults import numbers
-    from mlprogram.ane.faults.fix import fix as write_fixed
-    from mlprogram.ane.faults.fix import mendable
 
-    known = mendable(system, coremltools)
+    known = faults.mendable(system, coremltools)
     made = faults.makers(package)
     _refuse_unread(made, system)
     if fix is not None:
+        from mlprogram.ane.faults.fix import fix as write_fixed
+
         mended = write_fixed(package, fix, known)
         show(mended.to_json, mended.text, as_json)
         raise typer.Exit(1 if fail_on != "never" and mended.fails(fail_on) else 0)
     with progress_bar() as progress:
         report = laws.check(package, known, progress)
-    numbers.add(report)
+    if report.findings:  # or no op has to run, which takes torch
+        from mlprogram.ane.faults import numbers
+
+        numbers.add(report)
     facts = {"makers": {name: vars(one) for name, one in made.items()}} | report.to_json()
     lines = _heads(made, system, coremltools)
     show(lambda: facts, lambda: "\n".join([*lines, "", report.text(width(), why)]), as_json)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from mlprogram.cli import options
 from mlprogram.progress import progress_bar
+from mlprogram.tables import table
 from mlprogram.terminal import show
 import typer
 
@@ -113,8 +114,6 @@ def _overview(placements: "list[Placement]", why: bool) -> str:
     """A line for each program, and whether merging those that are too small would pay."""
     from mlprogram.ane.placement.edits import merged
     from mlprogram.ane.placement.placed import UNITS
-    from mlprogram.tables import table
-
     rows = [
         (Path(p.package).name, p.function, p.verdict,
          _percent(*sorted((p.worst.work, p.best.work))), f"{len(p.placed):,} ops")
@@ -171,8 +170,6 @@ def _summary(placement: "Placement", plan: "CoreMLPlan", why: bool) -> str:
 
 
 def _listed(title: str, counts: dict[str, int], why: bool) -> list[str]:
-    from mlprogram.tables import table
-
     rows = [(f"{count:,}", reason) for reason, count in counts.items()]
     shown = rows if why else rows[:SHOWN]
     return [_title(title, len(shown), len(rows)), table(shown, indent=2)] if rows else []
@@ -188,8 +185,6 @@ def _wrapped(text: str) -> list[str]:
 
 def _ops(placement: "Placement", plan: "CoreMLPlan") -> str:
     """A line for each op: device, what was planned, estimates in microseconds, name, reason."""
-    from mlprogram.tables import table
-
     planned = plan.devices(placement)
     rows = [("device", "planned", "ANE us", "CPU us", "op", "name", "")]
     for each, device, found in zip(placement.placed, placement.devices, planned, strict=True):

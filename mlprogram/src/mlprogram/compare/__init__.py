@@ -19,6 +19,7 @@ from mlprogram.errors import InvalidInput
 from mlprogram.package.function import Operation
 from mlprogram.run.compile import as_array
 from mlprogram.run.program import MLProgram
+from mlprogram.tables import table
 import numpy as np
 import torch
 
@@ -68,9 +69,7 @@ class Difference:
             ("output", "error", "max abs", "max rel", "cosine", "SNR", "PSNR")
         ]
         rows += [(gap.name, *gap.cells()) for gap in self.outputs]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        parts.append("\n".join(lines))
+        parts.append(table(rows))
         apart = [gap.name for gap in self.outputs if not gap.error <= self.tolerance]
         verdict = f"apart: {', '.join(apart)}" if apart else "equal within the tolerance"
         verdict = f"outputs {verdict}"

@@ -11,7 +11,7 @@ from mlprogram.execute import arrays_of
 from mlprogram.package.container import open_container
 from mlprogram.package.reader import Package
 from mlprogram.run.pipeline import Pipeline, open_model
-from mlprogram.run.precision import described
+from mlprogram.run.precision import PRECISIONS
 from mlprogram.run.program import MLProgram
 from mlprogram.tables import table
 
@@ -55,7 +55,7 @@ def compare_packages(
     }
     on = str(inputs) if inputs else f"random inputs, seed {seed}"
     rows = [
-        (side, of["package"], of["function"], described(of["precision"]))
+        (side, of["package"], of["function"], PRECISIONS[of["precision"]])
         for side, of in sides.items()
     ]
     head = table([*rows, ("on", on, "", "")])

@@ -1,6 +1,7 @@
 """Core AI beside Core ML: ML Programs as `.aimodel` assets, and their run on this machine.
 
-    bridge.py     writes an asset of a package, function by function
+    bridge.py     what can be written as an asset, and writes it
+    graph.py      the graph of a function, op by op
     ops/          what each op of MIL is in Core AI's
     weights.py    compressed weights, carried as they are stored
     states.py     updates of a state that the runtime would mix up

@@ -2,8 +2,14 @@
 
 from typing import Any
 
+from coreai import authoring
+from coreai._compiler.dialects.coreai.constant import ConstantOp, create_elements_attr
+from coreai._compiler.ir import Location
+from coreai.authoring import TensorType as Declared
+from coreai.authoring.constant import constant as whole
 from mlprogram.errors import InvalidInput
 from mlprogram.package.values import Constant, TensorType
+from mlprogram.package.weight_file import pack_bits
 import numpy as np
 
 #: MIL's dtypes as Core AI names them; 3 and 6 bits take the next width that it has.
@@ -16,8 +22,6 @@ NAMES = {
 
 def dtype_of(name: str, lift: bool = False) -> Any:
     """Core AI's dtype for one of MIL's. Raises InvalidInput for one that it has not."""
-    from coreai import authoring
-
     name = "fp32" if lift and name == "fp16" else name
     if name not in NAMES:
         raise InvalidInput(f"Core AI has no dtype for {name}")
@@ -26,8 +30,6 @@ def dtype_of(name: str, lift: bool = False) -> Any:
 
 def declared(type_: TensorType, lift: bool) -> Any:
     """The TensorType of Core AI for a declared type of MIL."""
-    from coreai.authoring import TensorType as Declared
-
     if None in type_.shape:
         raise InvalidInput(f"a flexible size, {type_}: sizes are fixed in an asset made here")
     return Declared(type_.sizes, dtype_of(type_.dtype, lift))
@@ -48,31 +50,15 @@ def constant(array: np.ndarray, dtype: Any = None) -> Any:
     own `constant` does not do: given an int4 array it takes every byte for two elements, and reads
     beyond the end (coreai-core 1.0.0b3).
     """
-    from coreai import authoring
-    from coreai.authoring.constant import constant as whole
-
     array = np.asarray(array, order="C")
     if dtype not in (authoring.int4, authoring.uint4, authoring.uint2):
         return whole(array, dtype=dtype)
-    from coreai._compiler.dialects.coreai.constant import ConstantOp, create_elements_attr
-    from coreai._compiler.ir import Location
-
     kind = authoring.TensorType(array.shape, dtype)._to_mlir_type()
-    packed = _packed(array.ravel(), 2 if dtype == authoring.uint2 else 4)
+    packed = pack_bits(array, 2 if dtype == authoring.uint2 else 4)
     attribute = create_elements_attr(Location.current, kind, packed)
     return authoring.Value._from_mlir(ConstantOp(value=attribute).result)
 
 
-def _packed(array: np.ndarray, bits: int) -> np.ndarray:
-    """Elements of a few bits in whole bytes, low bits first."""
-    count = 8 // bits
-    rows = np.zeros((-(-len(array) // count), count), np.uint8)
-    rows.flat[: len(array)] = array.astype(np.int8).view(np.uint8) & (2**bits - 1)
-    return np.bitwise_or.reduce(rows << (bits * np.arange(count, dtype=np.uint8)), axis=1)
-
-
 def lifted(value: Any, lift: bool) -> Any:
     """Half precision widened to single, where asked for; what is wide is rounded to half first."""
-    from coreai import authoring
-
     return authoring.cast(authoring.cast(value, np.float16), np.float32) if lift else value

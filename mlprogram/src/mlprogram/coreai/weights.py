@@ -10,6 +10,10 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from coreai import authoring
+from coreai._compiler.dialects.coreai.constant import ConstantOp, create_elements_attr
+from coreai._compiler.ir import IntegerType, Location, RankedTensorType
+from coreai.authoring import Value
 from mlprogram.coreai.values import constant, dtype_of
 from mlprogram.package.values import Constant
 from mlprogram.package.weight_file import unpack_bits
@@ -35,8 +39,6 @@ def _along(array: np.ndarray, axis: int, rank: int) -> np.ndarray:
 
 def _scaled(data: Any, scale: np.ndarray, offset: np.ndarray | None, kind: str) -> Any:
     """data: a value of whole numbers; offset: of its dtype, by default zeros."""
-    from coreai import authoring
-
     if offset is None:
         offset = np.zeros(scale.shape, np.int8)
     return authoring.blockwise_shift_scale(
@@ -67,8 +69,6 @@ def _width(bits: int) -> int:
 
 def _table(lut: Any, width: int) -> Any:
     """Palettes (*groups, entries, vector) with as many entries as `width` bits tell apart."""
-    from coreai import authoring
-
     if not isinstance(lut, Constant):
         if lut.type.shape[-2] == 2**width:
             return lut
@@ -89,8 +89,6 @@ def palette(
     indices: Constant, lut: Any, shape: Constant | None = None, vector_axis: Constant | None = None
 ) -> Any:
     """constexpr_lut_to_dense, of iOS 18 with one palette a group, or of iOS 16 with packed bits."""
-    from coreai import authoring
-
     picked = indices.array()
     if shape is None:
         width = _width(int(indices.type.dtype.removeprefix("uint")))
@@ -110,10 +108,6 @@ def palette(
 
 def _bits(mask: Any, shape: Constant | None) -> Any:
     """A mask as Core AI's whole numbers of one bit, for which its authoring has no name."""
-    from coreai._compiler.dialects.coreai.constant import ConstantOp, create_elements_attr
-    from coreai._compiler.ir import IntegerType, Location, RankedTensorType
-    from coreai.authoring import Value
-
     if not isinstance(mask, Constant):
         return mask
     stored, sizes = mask.array(), mask.array().shape
@@ -126,20 +120,15 @@ def _bits(mask: Any, shape: Constant | None) -> Any:
     return Value._from_mlir(ConstantOp(value=attribute).result)
 
 
-def _is_sparse(value: Any) -> bool:
-    return "sparse_tensor_encoding" in str(value._to_mlir().type)
-
-
 def dense(nonzero_data: Any, mask: Any, shape: Constant | None = None) -> Any:
     """constexpr_sparse_to_dense: zeros, and the values in order where the mask is set."""
-    from coreai import authoring
-
     values = nonzero_data
     if isinstance(nonzero_data, Constant):
         kind = nonzero_data.type.dtype.replace("int4", "int8")  # a mask has no 4 bits under it
         values = _stored(nonzero_data.array(), kind)
         values = authoring.build_sparse_with_bitmask(values, _bits(mask, shape))
-    return authoring.sparse_with_bitmask_to_dense(values) if _is_sparse(values) else values
+    is_sparse = "sparse_tensor_encoding" in str(values._to_mlir().type)
+    return authoring.sparse_with_bitmask_to_dense(values) if is_sparse else values
 
 
 def sparse_palette(
@@ -148,8 +137,6 @@ def sparse_palette(
 ) -> list[Any]:  # fmt: skip
     """constexpr_lut_to_sparse: the mask, and values under it, which only `dense` and
     `sparse_by_block` read."""
-    from coreai import authoring
-
     mask = _bits(indices_mask, None)
     width = _width(int(indices_nonzero_data.type.dtype.removeprefix("uint")))
     picked = _stored(indices_nonzero_data.array(), f"uint{width}")

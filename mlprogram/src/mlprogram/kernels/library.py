@@ -25,7 +25,7 @@ import tempfile
 
 from mlprogram import sealed
 from mlprogram.errors import InvalidInput, MLProgramError
-from mlprogram.files import sha256
+from mlprogram.files import sha256, written_whole
 
 SOURCES = sorted(Path(__file__).with_name("native").glob("c/*.[ch]"))
 FLAGS = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-pthread")
@@ -160,11 +160,10 @@ def _obtain(build: _Build, functions: Collection[str]) -> tuple[ctypes.CDLL, str
 
 def _copied(made: Path, folder: Path) -> Path:
     """Copy a library into a folder, where it is synced to disk before it gets its name."""
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        copy = Path(shutil.copy(made, scratch))
-        with copy.open("rb") as file:
-            os.fsync(file.fileno())
-        return copy.replace(folder / made.name)  # another process may have made it meanwhile
+    kept = folder / made.name
+    with written_whole(kept) as unfinished:  # another process may have made it meanwhile
+        shutil.copy(made, unfinished)
+    return kept
 
 
 def _kept(folder: Path, build: _Build, functions: Collection[str]) -> ctypes.CDLL | None:

@@ -9,12 +9,12 @@ Letters: R rows and C columns of a weight; G palettes.
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
-from typing import Any
 
 from mlprogram.analysis.constants import Constants, Expansion, Known
 from mlprogram.kernels import native
-from mlprogram.kernels.graph import Unfit
+from mlprogram.kernels.graph import Graph, Unfit
 from mlprogram.ops.conv import pointwise
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant
@@ -25,15 +25,15 @@ from torch import Tensor
 FACTORS = {"conv": "weight", "linear": "weight", "matmul": "y"}
 
 
-def product(constants: Constants, operation: Operation) -> Callable[[Tensor], Tensor]:
+def product(graph: Graph, operation: Operation) -> Callable[[Tensor], Tensor]:
     """The op as a function of x alone; raises Unfit unless it multiplies by a constant weight."""
-    bias, has_bias = None, "bias" in operation.inputs
+    constants, bias, has_bias = graph.constants, None, "bias" in operation.inputs
     factor = constants.find(operation.inputs[FACTORS[operation.type]][0])
     if has_bias:
         bias = constants.find(operation.inputs["bias"][0])
     if factor is None or (has_bias and bias is None):
         raise Unfit("its weight or bias is computed at run time")
-    if not _is_product(constants, operation, factor):
+    if not _is_product(graph, operation, factor):
         raise Unfit("it is no plain product of floats with a matrix")
     dtype = constants.dtype(operation.outputs[0][1])
     if native.available():
@@ -52,17 +52,9 @@ def half_pointwise(x: Tensor, weight: Tensor) -> Tensor:
     return torch.mv(weight, x.reshape(-1)).view(1, -1, *x.shape[2:])
 
 
-def _is_product(constants: Constants, operation: Operation, factor: Known) -> bool:
+def _is_product(graph: Graph, operation: Operation, factor: Known) -> bool:
     """Whether an op is a product of x, in half or single precision, with a weight (R, C, 1, ..)."""
-
-    def value(key: str, default: object) -> Any:
-        """A parameter's value; None where it is computed at run time."""
-        if key not in operation.inputs:
-            return default
-        constant = constants.find(operation.inputs[key][0])
-        return None if constant is None else constants.plain(key, constant)
-
-    shape = factor.type.shape
+    value, shape = partial(graph.value, operation), factor.type.shape
     if not {factor.type.dtype, operation.outputs[0][1].dtype} <= {"fp16", "fp32"} or 0 in shape:
         return False
     if operation.type == "matmul":

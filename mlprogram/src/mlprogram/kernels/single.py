@@ -30,7 +30,7 @@ Shape = tuple[int, ...]
 
 def prepare_product(match: Match) -> tuple[list, Callable]:
     """Prepare a product with a constant weight."""
-    return match.last.inputs["x"], product(match.graph.constants, match.last)
+    return match.last.inputs["x"], product(match.graph, match.last)
 
 
 def prepare_transpose(match: Match) -> tuple[list, Callable]:

@@ -2,13 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:  # onnx is an extra
-    from onnx import ModelProto, NodeProto
-
+from onnx import ModelProto, NodeProto, TypeProto, defs, helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
 
 LARGEST = 2**30  # the most bytes of a result that is larger than its operands
 SMALL = 64  # numbers of an operand that may be sizes
@@ -32,11 +29,8 @@ class TooLarge(NotComputed):
     """The result would be larger than LARGEST."""
 
 
-def evaluate(node: "NodeProto", operands: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray]:
+def evaluate(node: NodeProto, operands: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray]:
     """Compute a node's results from its operands by name. Raises NotComputed."""
-    from onnx import TypeProto, defs, helper
-    from onnx.reference import ReferenceEvaluator
-
     infos = [helper.make_value_info(name, TypeProto()) for name in operands]
     outputs = [helper.make_value_info(name, TypeProto()) for name in node.output if name]
     graph = helper.make_graph([node], "fold", infos, outputs)
@@ -59,12 +53,10 @@ def evaluate(node: "NodeProto", operands: Mapping[str, np.ndarray], opset: int) 
     return [np.asarray(array) for array in results]
 
 
-def _size(model: "ModelProto", operands: Mapping[str, np.ndarray]) -> int:
+def _size(model: ModelProto, operands: Mapping[str, np.ndarray]) -> int:
     """How many numbers the largest result has, as far as onnx infers it."""
     if size := SIZES.get(model.graph.node[0].op_type):
         return size(*operands.values())
-    from onnx import ModelProto, helper, numpy_helper, shape_inference
-
     typed = ModelProto()
     typed.CopyFrom(model)
     del typed.graph.input[:]

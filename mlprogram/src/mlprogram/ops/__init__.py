@@ -53,19 +53,19 @@ OPS: dict[str, Op] = {}
 OTHERS: dict[str, Other] = {}  # by the op's name
 
 
-def op(name: str | None = None, *, static: tuple[str, ...] = ()) -> Callable:
+def op(name: str | None = None) -> Callable:
     """Register the decorated function as the op `name` (by default the function's own name).
 
-    static: inputs that arrive as Python values (int, float, bool, str, or list of these) because
-    they shape the computation; every other input arrives as a torch tensor. One that is annotated
-    as a Literal says one of these words, or the op is refused.
+    An input that is annotated as int, float, bool, str or a list of these is static: it arrives as
+    a Python value because it shapes the computation, and one that is a Literal says one of these
+    words, or the op is refused. Every other input arrives as a torch tensor.
     """
 
     def register(function: Callable) -> Callable:
         mil_name = name or function.__name__
         if mil_name in OPS:
             raise ValueError(f"op {mil_name} is defined twice")
-        OPS[mil_name] = _op(mil_name, function, frozenset(static))
+        OPS[mil_name] = _op(mil_name, function)
         return function
 
     return register
@@ -81,20 +81,22 @@ def other(name: str, reading: Literal["documented", "reported"], row: str) -> Ca
     def register(function: Callable) -> Callable:
         if name in OTHERS:
             raise ValueError(f"op {name} has another reading already")
-        OTHERS[name] = Other(row, reading, _op(name, function, OPS[name].static))
+        OTHERS[name] = Other(row, reading, _op(name, function))
         return function
 
     return register
 
 
-def _op(name: str, function: Callable, static: frozenset[str]) -> Op:
+def _op(name: str, function: Callable) -> Op:
     parameters = inspect.signature(function).parameters
     needed = {k for k, p in parameters.items() if p.default is p.empty} - {"_out"}
     if needed != NEEDED.get(name):
         raise ValueError(f"op {name} needs {needed}, not as package/validation/signatures.py says")
     words = {k: p.annotation for k, p in parameters.items()}
     choices = {k: get_args(w) for k, w in words.items() if get_origin(w) is Literal}
-    return Op(name, function, static, frozenset(parameters), choices)
+    tensors = {k for k, w in words.items() if w is inspect.Parameter.empty or "Tensor" in str(w)}
+    static = parameters.keys() - tensors - {"_out"}
+    return Op(name, function, frozenset(static), frozenset(parameters), choices)
 
 
 for _module in pkgutil.iter_modules(__path__):

@@ -14,15 +14,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import op
+from .elementwise_unary import one_call
+
+for _name, _function in {"relu": torch.relu, "sigmoid": torch.sigmoid, "silu": F.silu}.items():
+    op(_name)(one_call(_function))
 
 
-@op(static=("alpha", "beta"))
+@op()
 def clamped_relu(x: Tensor, alpha: float, beta: float) -> Tensor:
     """min(beta, x) where x >= 0, min(beta, alpha * x) elsewhere."""
     return F.leaky_relu(x.float(), alpha).clamp_max(beta).to(x.dtype)
 
 
-@op(static=("alpha",))
+@op()
 def elu(x: Tensor, alpha: float) -> Tensor:
     """x where x > 0, alpha * (e^x - 1) elsewhere."""
     return F.elu(x.float(), alpha).to(x.dtype)
@@ -31,7 +35,7 @@ def elu(x: Tensor, alpha: float) -> Tensor:
 Mode = Literal["EXACT", "TANH_APPROXIMATION", "SIGMOID_APPROXIMATION"]
 
 
-@op(static=("mode",))
+@op()
 def gelu(x: Tensor, mode: Mode = "EXACT") -> Tensor:
     """x times the normal distribution function of x: by erf, or one of two approximations."""
     if mode == "TANH_APPROXIMATION":
@@ -43,13 +47,13 @@ def gelu(x: Tensor, mode: Mode = "EXACT") -> Tensor:
     return (0.5 * wide * (1.0 + torch.erf(wide * 0.5**0.5))).to(x.dtype)
 
 
-@op(static=("alpha",))
+@op()
 def leaky_relu(x: Tensor, alpha: float) -> Tensor:
     """x where x >= 0, alpha * x elsewhere."""
     return F.leaky_relu(x, alpha)
 
 
-@op(static=("alpha", "beta"))
+@op()
 def linear_activation(x: Tensor, alpha: float, beta: float) -> Tensor:
     """alpha * x + beta."""
     return (x.float() * alpha + beta).to(x.dtype)
@@ -68,39 +72,21 @@ def prelu(x: Tensor, alpha: Tensor) -> Tensor:
 
 
 @op()
-def relu(x: Tensor) -> Tensor:
-    """max(x, 0)."""
-    return x.relu()
-
-
-@op()
 def relu6(x: Tensor) -> Tensor:
     """min(max(x, 0), 6)."""
     return torch.clamp(x, 0, 6)
 
 
-@op(static=("alpha", "beta"))
+@op()
 def scaled_tanh(x: Tensor, alpha: float, beta: float) -> Tensor:
     """alpha * tanh(beta * x)."""
     return (alpha * torch.tanh(beta * x.float())).to(x.dtype)
 
 
 @op()
-def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + e^-x)."""
-    return x.sigmoid()
-
-
-@op(static=("alpha", "beta"))
 def sigmoid_hard(x: Tensor, alpha: float, beta: float) -> Tensor:
     """alpha * x + beta, cut to [0, 1]."""
     return (x.float() * alpha + beta).clamp(0.0, 1.0).to(x.dtype)
-
-
-@op()
-def silu(x: Tensor) -> Tensor:
-    """x * sigmoid(x)."""
-    return F.silu(x)
 
 
 @op()
@@ -116,7 +102,7 @@ def softplus_parametric(x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     return (per_channel(alpha, x) * F.softplus(inner)).to(x.dtype)
 
 
-@op(static=("axis",))
+@op()
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """e^x over its sum along `axis`; the half kernel sums in float32."""
     return torch.softmax(x, axis)
@@ -129,7 +115,7 @@ def softsign(x: Tensor) -> Tensor:
     return (wide / (1.0 + wide.abs())).to(x.dtype)
 
 
-@op(static=("alpha",))
+@op()
 def thresholded_relu(x: Tensor, alpha: float) -> Tensor:
     """x where x >= alpha, 0 elsewhere."""
     return torch.where(x.float() >= alpha, x, 0)

@@ -8,7 +8,7 @@ from torch import Tensor
 from . import op
 
 
-@op(static=("classes",))
+@op()
 def classify(
     probabilities: Tensor, classes: list[str] | list[int]
 ) -> tuple[str | int, dict[str | int, float]]:

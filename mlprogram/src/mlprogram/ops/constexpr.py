@@ -49,7 +49,7 @@ def shift_scale(data: Tensor, scale: Tensor, offset: Tensor | None) -> Tensor:
     return wide.mul_(scale.float()).to(scale.dtype)
 
 
-@op(static=("axis",))
+@op()
 def constexpr_affine_dequantize(
     quantized_data: Tensor, zero_point: Tensor, scale: Tensor, axis: int
 ) -> Tensor:
@@ -58,7 +58,7 @@ def constexpr_affine_dequantize(
     return shift_scale(quantized_data, along(scale, axis, rank), along(zero_point, axis, rank))
 
 
-@op(static=("output_dtype",))
+@op()
 def constexpr_cast(source_val: Tensor, output_dtype: str) -> Tensor:
     """A constant in another float dtype."""
     return source_val.to(DTYPES[output_dtype])
@@ -77,7 +77,7 @@ def constexpr_blockwise_shift_scale(
     return wide.reshape(data.shape)
 
 
-@op(static=("shape", "vector_axis"))
+@op()
 def constexpr_lut_to_dense(
     indices: Tensor, lut: Tensor, shape: list[int] | None = None, vector_axis: int | None = None
 ) -> Tensor:
@@ -106,7 +106,7 @@ def constexpr_lut_to_dense(
     return dense.movedim(-1, axis + 1).flatten(axis, axis + 1)
 
 
-@op(static=("shape",))
+@op()
 def constexpr_sparse_to_dense(
     nonzero_data: Tensor, mask: Tensor, shape: list[int] | None = None
 ) -> Tensor:
@@ -119,7 +119,7 @@ def constexpr_sparse_to_dense(
     return dense
 
 
-@op(static=("vector_axis",))
+@op()
 def constexpr_lut_to_sparse(
     indices_mask: Tensor, indices_nonzero_data: Tensor, lut: Tensor, vector_axis: int | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -71,7 +71,7 @@ def pad_spatial(x: Tensor, pads: list[tuple[int, int]], value: float = 0.0) -> T
     return F.pad(x, [p for pair in reversed(pads) for p in pair], value=value)
 
 
-@op(static=("strides", "pad_type", "pad", "dilations", "groups"))
+@op()
 def conv(
     x: Tensor,
     weight: Tensor,
@@ -106,7 +106,7 @@ def conv(
     return y.to(x.dtype)
 
 
-@op(static=("quantization_type", "nbits", "strides", "pad_type", "pad", "dilations", "groups"))
+@op()
 def conv_quantized(
     x: Tensor,
     weight: Tensor,
@@ -132,7 +132,7 @@ def conv_quantized(
     return conv(x, real, bias, strides, pad_type, pad, dilations, groups)
 
 
-@op(static=("pad", "output_shape", "pad_type", "strides", "dilations", "groups"))
+@op()
 def conv_transpose(
     x: Tensor,
     weight: Tensor,

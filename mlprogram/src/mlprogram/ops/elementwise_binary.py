@@ -7,6 +7,7 @@ Reference: coremltools `defs/iOS15/elementwise_binary.py`.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,38 +22,29 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
 
-@op()
-def sub(x: Tensor, y: Tensor) -> Tensor:
-    """x - y."""
-    return x - y
+def _one_call(function: Any) -> Callable:
+    return lambda x, y: function(x, y)
 
 
-@op()
-def mul(x: Tensor, y: Tensor) -> Tensor:
-    """x * y."""
-    return x * y
+# those that are one call of torch's; NaN wins in `maximum` and `minimum`
+for _name, _function in {
+    "sub": torch.sub, "mul": torch.mul, "pow": torch.pow,
+    "maximum": torch.maximum, "minimum": torch.minimum,
+    "equal": torch.eq, "not_equal": torch.ne,
+    "less": torch.lt, "less_equal": torch.le, "greater": torch.gt, "greater_equal": torch.ge,
+    "logical_and": torch.logical_and, "logical_or": torch.logical_or,
+    "logical_xor": torch.logical_xor,
+}.items():  # fmt: skip
+    op(_name)(_one_call(_function))
 
 
-def _in_single(compute: Callable, x: Tensor, y: Tensor) -> Tensor:
-    return saturated(compute(x.float(), y.float()), x.dtype)
+def _in_single(compute: Any) -> Callable:
+    """An op on whole numbers, computed in single precision."""
+    return lambda x, y: saturated(compute(x.float(), y.float()), x.dtype)
 
 
-@other("add", "reported", "int32-single")
-def add_in_single(x: Tensor, y: Tensor) -> Tensor:
-    """x + y of whole numbers, computed in single precision."""
-    return _in_single(torch.add, x, y)
-
-
-@other("sub", "reported", "int32-single")
-def sub_in_single(x: Tensor, y: Tensor) -> Tensor:
-    """x - y of whole numbers, computed in single precision."""
-    return _in_single(torch.sub, x, y)
-
-
-@other("mul", "reported", "int32-single")
-def mul_in_single(x: Tensor, y: Tensor) -> Tensor:
-    """x * y of whole numbers, computed in single precision."""
-    return _in_single(torch.mul, x, y)
+for _name, _function in {"add": torch.add, "sub": torch.sub, "mul": torch.mul}.items():
+    other(_name, "reported", "int32-single")(_in_single(_function))
 
 
 @op()
@@ -94,79 +86,7 @@ def floored_mod(x: Tensor, y: Tensor) -> Tensor:
     return torch.remainder(x, y.masked_fill(zero, 1))
 
 
-@op("pow")
-def pow_(x: Tensor, y: Tensor) -> Tensor:
-    """x to the power y."""
-    return torch.pow(x, y)
-
-
 @other("pow", "reported", "pow-base-two")
 def squared_exponent(x: Tensor, y: Tensor) -> Tensor:
     """y squared, in the shape that y takes beside a tensor x of twos."""
     return x / 2 * y * y
-
-
-@op()
-def maximum(x: Tensor, y: Tensor) -> Tensor:
-    """The greater of x and y; NaN wins."""
-    return torch.maximum(x, y)
-
-
-@op()
-def minimum(x: Tensor, y: Tensor) -> Tensor:
-    """The lesser of x and y; NaN wins."""
-    return torch.minimum(x, y)
-
-
-@op()
-def equal(x: Tensor, y: Tensor) -> Tensor:
-    """x == y, as bool."""
-    return x == y
-
-
-@op()
-def not_equal(x: Tensor, y: Tensor) -> Tensor:
-    """x != y, as bool."""
-    return x != y
-
-
-@op()
-def less(x: Tensor, y: Tensor) -> Tensor:
-    """x < y, as bool."""
-    return x < y
-
-
-@op()
-def less_equal(x: Tensor, y: Tensor) -> Tensor:
-    """x <= y, as bool."""
-    return x <= y
-
-
-@op()
-def greater(x: Tensor, y: Tensor) -> Tensor:
-    """x > y, as bool."""
-    return x > y
-
-
-@op()
-def greater_equal(x: Tensor, y: Tensor) -> Tensor:
-    """x >= y, as bool."""
-    return x >= y
-
-
-@op()
-def logical_and(x: Tensor, y: Tensor) -> Tensor:
-    """Boolean and."""
-    return torch.logical_and(x, y)
-
-
-@op()
-def logical_or(x: Tensor, y: Tensor) -> Tensor:
-    """Boolean or."""
-    return torch.logical_or(x, y)
-
-
-@op()
-def logical_xor(x: Tensor, y: Tensor) -> Tensor:
-    """Boolean exclusive or."""
-    return torch.logical_xor(x, y)

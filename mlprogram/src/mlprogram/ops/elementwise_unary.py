@@ -7,10 +7,27 @@ first) widen explicitly.
 Reference: coremltools `defs/iOS15/elementwise_unary.py`, `defs/iOS17/elementwise_unary.py`.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from . import op, other
+
+
+def one_call(function: Callable) -> Callable:
+    return lambda x: function(x)
+
+
+# those that are one call of torch's, most of them on integers too
+for _name, _function in {
+    "abs": torch.abs, "acos": torch.acos, "asin": torch.asin, "atan": torch.atan,
+    "atanh": torch.atanh, "ceil": torch.ceil, "cos": torch.cos, "cosh": torch.cosh,
+    "exp": torch.exp, "floor": torch.floor, "logical_not": torch.logical_not, "sign": torch.sign,
+    "sinh": torch.sinh, "sqrt": torch.sqrt, "square": torch.square, "tan": torch.tan,
+    "tanh": torch.tanh,
+}.items():  # fmt: skip
+    op(_name)(one_call(_function))
 
 # MIL's names of the dtypes a tensor may have
 DTYPES = {
@@ -28,37 +45,7 @@ DTYPES = {
 }
 
 
-@op("abs")
-def abs_(x: Tensor) -> Tensor:
-    """|x|; integers too."""
-    return x.abs()
-
-
 @op()
-def acos(x: Tensor) -> Tensor:
-    """Inverse cosine, in radians."""
-    return x.acos()
-
-
-@op()
-def asin(x: Tensor) -> Tensor:
-    """Inverse sine, in radians."""
-    return x.asin()
-
-
-@op()
-def atan(x: Tensor) -> Tensor:
-    """Inverse tangent, in radians."""
-    return x.atan()
-
-
-@op()
-def atanh(x: Tensor) -> Tensor:
-    """Inverse hyperbolic tangent."""
-    return x.atanh()
-
-
-@op(static=("dtype",))
 def cast(x: Tensor, dtype: str) -> Tensor:
     """x in the dtype that MIL calls `dtype`; floats are cut towards zero, nonzero is true."""
     return x.to(DTYPES[dtype])
@@ -81,27 +68,9 @@ def cast_saturated(x: Tensor, dtype: str) -> Tensor:
 
 
 @op()
-def ceil(x: Tensor) -> Tensor:
-    """The least integer not below x."""
-    return x.ceil()
-
-
-@op(static=("alpha", "beta"))
 def clip(x: Tensor, alpha: float, beta: float) -> Tensor:
     """min(max(x, alpha), beta)."""
     return torch.clamp(x, alpha, beta)
-
-
-@op()
-def cos(x: Tensor) -> Tensor:
-    """Cosine of x in radians."""
-    return x.cos()
-
-
-@op()
-def cosh(x: Tensor) -> Tensor:
-    """Hyperbolic cosine."""
-    return x.cosh()
 
 
 @op()
@@ -112,39 +81,21 @@ def erf(x: Tensor) -> Tensor:
 
 
 @op()
-def exp(x: Tensor) -> Tensor:
-    """e^x."""
-    return x.exp()
-
-
-@op()
 def exp2(x: Tensor) -> Tensor:
     """2^x; an integer x gives an integer (fractions are cut)."""
     return x.exp2().to(x.dtype)
 
 
 @op()
-def floor(x: Tensor) -> Tensor:
-    """The greatest integer not above x."""
-    return x.floor()
-
-
-@op(static=("epsilon",))
 def inverse(x: Tensor, epsilon: float = 1e-4) -> Tensor:
     """1 / (x + epsilon)."""
     return (x.float() + epsilon).reciprocal().to(x.dtype)
 
 
-@op(static=("epsilon",))
+@op()
 def log(x: Tensor, epsilon: float = 1e-45) -> Tensor:
     """Natural logarithm of x + epsilon."""
     return (x.float() + epsilon).log().to(x.dtype)
-
-
-@op()
-def logical_not(x: Tensor) -> Tensor:
-    """Boolean not."""
-    return x.logical_not()
 
 
 @op("round")
@@ -153,16 +104,10 @@ def round_(x: Tensor) -> Tensor:
     return x.round()
 
 
-@op(static=("epsilon",))
+@op()
 def rsqrt(x: Tensor, epsilon: float = 1e-12) -> Tensor:
     """1 / sqrt(x + epsilon)."""
     return (x.float() + epsilon).rsqrt().to(x.dtype)
-
-
-@op()
-def sign(x: Tensor) -> Tensor:
-    """-1, 0 or 1; integers too."""
-    return x.sign()
 
 
 @op()
@@ -173,36 +118,6 @@ def sin(x: Tensor) -> Tensor:
 
 
 @op()
-def sinh(x: Tensor) -> Tensor:
-    """Hyperbolic sine."""
-    return x.sinh()
-
-
-@op()
-def sqrt(x: Tensor) -> Tensor:
-    """Square root."""
-    return x.sqrt()
-
-
-@op()
-def square(x: Tensor) -> Tensor:
-    """x * x; integers too."""
-    return x * x
-
-
-@op()
-def tan(x: Tensor) -> Tensor:
-    """Tangent of x in radians."""
-    return x.tan()
-
-
-@op()
-def tanh(x: Tensor) -> Tensor:
-    """Hyperbolic tangent."""
-    return x.tanh()
-
-
-@op(static=("alpha",))
 def threshold(x: Tensor, alpha: float) -> Tensor:
     """max(x, alpha); integers too."""
     return torch.clamp_min(x, alpha)

@@ -81,7 +81,7 @@ def _scaled(x: Tensor, height: float, width: float) -> dict[int, int]:
     return {axis: floor(np.float32(f) * np.float32(x.shape[axis])) for axis, f in factors.items()}
 
 
-@op(static=("scale_factor_height", "scale_factor_width"))
+@op()
 def upsample_nearest_neighbor(
     x: Tensor, scale_factor_height: float = 1, scale_factor_width: float = 1
 ) -> Tensor:
@@ -89,7 +89,7 @@ def upsample_nearest_neighbor(
     return _nearest(x, _scaled(x, scale_factor_height, scale_factor_width), 0)
 
 
-@op(static=("target_size_height", "target_size_width"))
+@op()
 def resize_nearest_neighbor(x: Tensor, target_size_height: int, target_size_width: int) -> Tensor:
     """(*, H, W) -> the target size; the element under the centre, floor((i + 1/2) * old / new).
 
@@ -98,7 +98,7 @@ def resize_nearest_neighbor(x: Tensor, target_size_height: int, target_size_widt
     return _nearest(x, {-2: target_size_height, -1: target_size_width}, 0.5)
 
 
-@op(static=("scale_factor_height", "scale_factor_width", "align_corners", "half_pixel_centers"))
+@op()
 def upsample_bilinear(
     x: Tensor,
     scale_factor_height: float = 1,
@@ -117,7 +117,7 @@ def upsample_bilinear(
     return _linear(x, _scaled(x, scale_factor_height, scale_factor_width), mode)
 
 
-@op(static=("target_size_height", "target_size_width", "sampling_mode"))
+@op()
 def resize_bilinear(
     x: Tensor,
     target_size_height: int = 1,
@@ -128,7 +128,7 @@ def resize_bilinear(
     return _linear(x, {-2: target_size_height, -1: target_size_width}, sampling_mode)
 
 
-@op(static=("shape", "resized_dims", "interpolation_mode", "sampling_mode"))
+@op()
 def resize(
     x: Tensor,
     shape: list[int],
@@ -156,7 +156,7 @@ def resize(
     return x
 
 
-@op(static=("crop_height", "crop_width"))
+@op()
 def crop(x: Tensor, crop_height: list[int], crop_width: list[int]) -> Tensor:
     """(*, H, W) without crop[0] elements before and crop[1] after, for height and width."""
     (top, bottom), (left, right) = crop_height, crop_width
@@ -191,17 +191,7 @@ def _cut(
     return _sample(x, axis, points).masked_fill(outside, pad_value)
 
 
-@op(
-    static=(
-        "target_height",
-        "target_width",
-        "normalized_coordinates",
-        "spatial_scale",
-        "box_coordinate_mode",
-        "sampling_mode",
-        "pad_value",
-    )
-)
+@op()
 def crop_resize(
     x: Tensor,
     roi: Tensor | None = None,
@@ -274,15 +264,7 @@ def _fetch(x: Tensor, row: Tensor, column: Tensor, padding: str, value: float) -
     return found
 
 
-@op(
-    static=(
-        "sampling_mode",
-        "padding_mode",
-        "padding_value",
-        "coordinates_mode",
-        "align_corners",
-    )
-)
+@op()
 def resample(
     x: Tensor,
     coordinates: Tensor,
@@ -316,17 +298,7 @@ def resample(
     return y.to(x.dtype)
 
 
-@op(
-    static=(
-        "output_height",
-        "output_width",
-        "sampling_mode",
-        "padding_mode",
-        "padding_value",
-        "coordinates_mode",
-        "align_corners",
-    )
-)
+@op()
 def affine(
     x: Tensor,
     transform_matrix: Tensor,

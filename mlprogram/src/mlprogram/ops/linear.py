@@ -19,7 +19,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
 
 
-@op(static=("transpose_x", "transpose_y"))
+@op()
 def matmul(
     x: Tensor,
     y: Tensor,
@@ -45,7 +45,7 @@ def matmul(
     return torch.matmul(x, y).to(dtype)
 
 
-@op(static=("equation",))
+@op()
 def einsum(values: list[Tensor], equation: str) -> Tensor:
     """A product over axis -1 of the first and -3 of the second tensor, the other axes being batch.
 

@@ -35,7 +35,7 @@ def _with_room(ls: Tensor, index: Tensor, element: torch.Size) -> Tensor:
     return longer
 
 
-@op(static=("elem_shape", "init_length", "dtype"))
+@op()
 def make_list(
     elem_shape: list[int | str] | int | str,
     init_length: int = 1,

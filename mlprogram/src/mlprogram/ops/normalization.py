@@ -15,7 +15,7 @@ from . import op
 from .activation import per_channel
 
 
-@op(static=("epsilon",))
+@op()
 def batch_norm(
     x: Tensor,
     mean: Tensor,
@@ -34,7 +34,7 @@ def batch_norm(
     return y.to(x.dtype)
 
 
-@op(static=("epsilon",))
+@op()
 def instance_norm(
     x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, epsilon: float = 1e-5
 ) -> Tensor:
@@ -48,7 +48,7 @@ def instance_norm(
     return y.to(x.dtype)
 
 
-@op(static=("epsilon",))
+@op()
 def l2_norm(x: Tensor, epsilon: float = 1e-6) -> Tensor:
     """x / sqrt(sum of x^2 + epsilon), the sum over the last three axes. x (*B, C, H, W)."""
     wide = x.float()
@@ -64,7 +64,7 @@ def _to_back(rank: int, axes: tuple[int, ...]) -> tuple[list[int], list[int]]:
     return order, [order.index(i) for i in range(rank)]
 
 
-@op(static=("axes", "epsilon"))
+@op()
 def layer_norm(
     x: Tensor,
     axes: list[int] | None = None,
@@ -92,7 +92,7 @@ def layer_norm(
     return F.layer_norm(moved, shape, gamma, beta, epsilon).to(x.dtype).permute(back)
 
 
-@op(static=("size", "alpha", "beta", "k"))
+@op()
 def local_response_norm(
     x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:

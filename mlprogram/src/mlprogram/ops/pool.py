@@ -21,7 +21,6 @@ from .conv import pad_spatial, resolve_padding
 
 _AVERAGE = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-_STATIC = ("kernel_sizes", "strides", "pad_type", "pad", "ceil_mode")
 
 Pads = list[tuple[int, int]]
 
@@ -55,7 +54,7 @@ def window_layout(
     return strides, pads, _overhang(sizes, kernel_sizes, strides, pads)
 
 
-@op(static=(*_STATIC, "exclude_padding_from_average"))
+@op()
 def avg_pool(
     x: Tensor,
     kernel_sizes: list[int],
@@ -76,7 +75,7 @@ def avg_pool(
     return y.to(x.dtype)
 
 
-@op(static=_STATIC)
+@op()
 def l2_pool(
     x: Tensor,
     kernel_sizes: list[int],
@@ -93,7 +92,7 @@ def l2_pool(
     return (mean * prod(kernel_sizes)).sqrt().to(x.dtype)
 
 
-@op(static=_STATIC)
+@op()
 def max_pool(
     x: Tensor,
     kernel_sizes: list[int],

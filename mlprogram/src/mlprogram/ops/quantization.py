@@ -9,7 +9,7 @@ from .constexpr import along, shift_scale
 RANGES = {"int8": (torch.int8, -128, 127), "uint8": (torch.uint8, 0, 255)}
 
 
-@op(static=("axis", "output_dtype"))
+@op()
 def quantize(
     input: Tensor,
     scale: Tensor,
@@ -25,7 +25,7 @@ def quantize(
     return steps.clamp(low, high).to(dtype)
 
 
-@op(static=("axis",))
+@op()
 def dequantize(
     input: Tensor,
     scale: Tensor,

@@ -25,7 +25,7 @@ def _dtype(_out: list | None) -> torch.dtype:
     return torch.float32 if _out is None else _out[0][0]
 
 
-@op(static=("shape", "prob", "seed"))
+@op()
 def random_bernoulli(
     shape: list[int], prob: float = 0.5, seed: int = -1, _out: list | None = None
 ) -> Tensor:
@@ -33,7 +33,7 @@ def random_bernoulli(
     return (torch.rand(shape, generator=_generator(seed)) < prob).to(_dtype(_out))
 
 
-@op(static=("mode", "size", "seed"))
+@op()
 def random_categorical(
     x: Tensor, mode: Literal["logits", "probs"] = "logits", size: int = 1, seed: int = -1
 ) -> Tensor:
@@ -46,7 +46,7 @@ def random_categorical(
     return drawn.view(*x.shape[:-1], size).to(x.dtype)
 
 
-@op(static=("shape", "mean", "stddev", "seed"))
+@op()
 def random_normal(
     shape: list[int],
     mean: float = 0.0,
@@ -58,7 +58,7 @@ def random_normal(
     return (torch.randn(shape, generator=_generator(seed)) * stddev + mean).to(_dtype(_out))
 
 
-@op(static=("shape", "low", "high", "seed"))
+@op()
 def random_uniform(
     shape: list[int],
     low: float = 0.0,

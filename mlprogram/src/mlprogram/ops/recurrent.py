@@ -60,16 +60,7 @@ def _lstm_pass(
     return torch.stack(steps), c
 
 
-@op(
-    static=(
-        "direction",
-        "output_sequence",
-        "recurrent_activation",
-        "cell_activation",
-        "activation",
-        "clip",
-    )
-)
+@op()
 def lstm(
     x: Tensor,
     initial_h: Tensor,
@@ -116,7 +107,7 @@ def lstm(
     return outputs.to(x.dtype), h.to(x.dtype, copy=True), c.to(x.dtype)
 
 
-@op(static=("direction", "output_sequence", "recurrent_activation", "activation", "reset_after"))
+@op()
 def gru(
     x: Tensor,
     initial_h: Tensor,
@@ -156,7 +147,7 @@ def gru(
     return outputs.to(x.dtype), h.to(x.dtype, copy=True)
 
 
-@op(static=("direction", "output_sequence", "activation"))
+@op()
 def rnn(
     x: Tensor,
     initial_h: Tensor,

@@ -6,14 +6,13 @@ means and logarithms are cut towards zero, as coremltools' own value inference d
 Reference: coremltools `defs/iOS15/reduction.py`, `defs/iOS17/reduction.py`.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from . import op, other
 from .elementwise_unary import DTYPES
-
-_AXES = ("axes", "keep_dims")
-_AXIS = ("axis", "keep_dims", "output_dtype")
 
 # what sums, and what a formula beyond sums is evaluated in
 _SUM = {torch.float16: torch.float32, torch.float32: torch.float32, torch.int32: torch.int32}
@@ -25,7 +24,36 @@ def _dims(x: Tensor, axes: list[int] | None) -> list[int]:
     return list(range(x.dim())) if axes is None else axes
 
 
-@op(static=_AXIS)
+def _reduction(reduce: Callable) -> Callable:
+    """What `reduce` makes of x, the axes, and whether these stay, in the dtype of x."""
+
+    def reduction(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
+        return reduce(x, _dims(x, axes), keep_dims).to(x.dtype)
+
+    return reduction
+
+
+def _sum(kinds: dict, before: Callable = lambda x: x, after: Callable = lambda x: x) -> Callable:
+    def sum_(x: Tensor, axes: list[int], keep_dims: bool) -> Tensor:
+        return after(torch.sum(before(x.to(kinds[x.dtype])), axes, keep_dims, dtype=kinds[x.dtype]))
+
+    return sum_
+
+
+for _name, _reduce in {
+    "reduce_l1_norm": _sum(_SUM, torch.abs),
+    "reduce_l2_norm": _sum(_REAL, torch.square, torch.sqrt),
+    "reduce_log_sum": _sum(_REAL, after=torch.log),
+    "reduce_max": torch.amax,
+    "reduce_mean": lambda x, axes, keep: torch.mean(x, axes, keep, dtype=_REAL[x.dtype]),
+    "reduce_min": torch.amin,
+    "reduce_sum": _sum(_SUM),
+    "reduce_sum_square": _sum(_SUM, torch.square),
+}.items():
+    op(_name)(_reduction(_reduce))
+
+
+@op()
 def reduce_argmax(
     x: Tensor, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32"
 ) -> Tensor:
@@ -33,7 +61,7 @@ def reduce_argmax(
     return torch.argmax(x, axis, keep_dims).to(DTYPES[output_dtype.lower()])
 
 
-@op(static=_AXIS)
+@op()
 def reduce_argmin(
     x: Tensor, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32"
 ) -> Tensor:
@@ -41,26 +69,7 @@ def reduce_argmin(
     return torch.argmin(x, axis, keep_dims).to(DTYPES[output_dtype.lower()])
 
 
-@op(static=_AXES)
-def reduce_l1_norm(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
-    """Sum of |x|."""
-    return torch.sum(x.abs(), axes, keep_dims, dtype=_SUM[x.dtype]).to(x.dtype)
-
-
-@op(static=_AXES)
-def reduce_l2_norm(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
-    """Square root of the sum of x^2."""
-    wide = x.to(_REAL[x.dtype])
-    return torch.sum(wide * wide, axes, keep_dims).sqrt().to(x.dtype)
-
-
-@op(static=_AXES)
-def reduce_log_sum(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
-    """Natural logarithm of the sum."""
-    return torch.sum(x, axes, keep_dims, dtype=_REAL[x.dtype]).log().to(x.dtype)
-
-
-@op(static=_AXES)
+@op()
 def reduce_log_sum_exp(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
     """Natural logarithm of the sum of e^x, without overflow."""
     return torch.logsumexp(x.to(_REAL[x.dtype]), _dims(x, axes), keep_dims).to(x.dtype)
@@ -73,25 +82,7 @@ def plain_log_sum_exp(x: Tensor, axes: list[int] | None = None, keep_dims: bool 
     return torch.sum(wide.exp(), axes, keep_dims, dtype=wide.dtype).log().to(x.dtype)
 
 
-@op(static=_AXES)
-def reduce_max(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
-    """The greatest value."""
-    return torch.amax(x, _dims(x, axes), keep_dims)
-
-
-@op(static=_AXES)
-def reduce_mean(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
-    """The mean."""
-    return torch.mean(x, axes, keep_dims, dtype=_REAL[x.dtype]).to(x.dtype)
-
-
-@op(static=_AXES)
-def reduce_min(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
-    """The least value."""
-    return torch.amin(x, _dims(x, axes), keep_dims)
-
-
-@op(static=_AXES)
+@op()
 def reduce_prod(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
     """The product; torch multiplies along one axis at a time."""
     product = x.to(_SUM[x.dtype])
@@ -99,16 +90,3 @@ def reduce_prod(x: Tensor, axes: list[int] | None = None, keep_dims: bool = Fals
     for axis in sorted((a % x.dim() for a in _dims(x, axes)), reverse=True):
         product = torch.prod(product, axis, keep_dims, dtype=product.dtype)
     return product.to(x.dtype)
-
-
-@op(static=_AXES)
-def reduce_sum(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
-    """The sum."""
-    return torch.sum(x, axes, keep_dims, dtype=_SUM[x.dtype]).to(x.dtype)
-
-
-@op(static=_AXES)
-def reduce_sum_square(x: Tensor, axes: list[int] | None = None, keep_dims: bool = False) -> Tensor:
-    """Sum of x^2."""
-    wide = x.to(_SUM[x.dtype])
-    return torch.sum(wide * wide, axes, keep_dims, dtype=wide.dtype).to(x.dtype)

@@ -9,8 +9,10 @@ coremltools folds it). Duplicate indices combine in every mode but "update", whe
 Reference: coremltools `defs/iOS15..iOS17/scatter_gather.py`.
 """
 
+from collections.abc import Callable
+from functools import wraps
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 from mlprogram.errors import InvalidInput
 import torch
@@ -57,7 +59,7 @@ def _pick(pick, x: Tensor, axis: int, indices: Tensor) -> Tensor:
     return pick(x, axis, indices)
 
 
-@op(static=("axis", "batch_dims", "validate_indices"))
+@op()
 def gather(
     x: Tensor,
     indices: Tensor,
@@ -80,7 +82,7 @@ def gather(
     return _pick(torch.gather, x, axis, flat).reshape(shape)
 
 
-@op(static=("axis", "validate_indices"))
+@op()
 def gather_along_axis(
     x: Tensor, indices: Tensor, axis: int = 0, validate_indices: bool | None = None
 ) -> Tensor:
@@ -89,7 +91,7 @@ def gather_along_axis(
     return _pick(torch.gather, x, axis, indices)
 
 
-@op(static=("batch_dims", "validate_indices"))
+@op()
 def gather_nd(
     x: Tensor, indices: Tensor, batch_dims: int = 0, validate_indices: bool | None = None
 ) -> Tensor:
@@ -111,32 +113,19 @@ def gather_nd(
     return x[tuple(c.reshape(1) for c in coordinates)][0]
 
 
-@other("gather", "reported", "gather-negative")
-def gather_from_first(
-    x: Tensor,
-    indices: Tensor,
-    axis: int = 0,
-    batch_dims: int = 0,
-    validate_indices: bool | None = None,
-) -> Tensor:
-    """`gather`, where a negative index that is not to be checked reads the first slice."""
-    return gather(x, indices.clamp_min(0), axis, batch_dims, validate_indices)
+def _from_first(read: Callable) -> Callable:
+    """`read`, where a negative index that is not to be checked reads the first place."""
+
+    @wraps(read)
+    def first(x: Tensor, indices: Tensor, *more: Any, **named: Any) -> Tensor:
+        return read(x, indices.clamp_min(0), *more, **named)
+
+    return first
 
 
-@other("gather_along_axis", "reported", "gather-negative")
-def gather_along_axis_from_first(
-    x: Tensor, indices: Tensor, axis: int = 0, validate_indices: bool | None = None
-) -> Tensor:
-    """`gather_along_axis`, where such a negative index reads the first element."""
-    return gather_along_axis(x, indices.clamp_min(0), axis, validate_indices)
-
-
-@other("gather_nd", "reported", "gather-nd-negative")
-def gather_nd_from_first(
-    x: Tensor, indices: Tensor, batch_dims: int = 0, validate_indices: bool | None = None
-) -> Tensor:
-    """`gather_nd`, where a negative coordinate that is not to be checked is 0."""
-    return gather_nd(x, indices.clamp_min(0), batch_dims, validate_indices)
+other("gather", "reported", "gather-negative")(_from_first(gather))
+other("gather_along_axis", "reported", "gather-negative")(_from_first(gather_along_axis))
+other("gather_nd", "reported", "gather-nd-negative")(_from_first(gather_nd))
 
 
 Mode = Literal["update", "add", "sub", "mul", "div", "max", "min"]
@@ -167,7 +156,7 @@ def _scatter(data: Tensor, axis: int, indices: Tensor, updates: Tensor, mode: Mo
     return wide.to(data.dtype)
 
 
-@op(static=("axis", "mode", "validate_indices"))
+@op()
 def scatter(
     data: Tensor,
     indices: Tensor,
@@ -189,7 +178,7 @@ def scatter(
     return _scatter(data, axis, indices.expand(updates.shape), updates, mode)
 
 
-@op(static=("axis", "mode", "validate_indices"))
+@op()
 def scatter_along_axis(
     data: Tensor,
     indices: Tensor,
@@ -203,7 +192,7 @@ def scatter_along_axis(
     return _scatter(data, axis, indices, updates, mode)
 
 
-@op(static=("mode", "validate_indices"))
+@op()
 def scatter_nd(
     data: Tensor,
     indices: Tensor,

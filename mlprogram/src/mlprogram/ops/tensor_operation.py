@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from . import op, other
 
 
-@op(static=("axis", "interleave"))
+@op()
 def concat(values: list[Tensor], axis: int, interleave: bool = False) -> Tensor:
     """The tensors one after the other along an axis; interleaved: element by element in turn."""
     rank = values[0].dim()
@@ -26,7 +26,7 @@ def concat(values: list[Tensor], axis: int, interleave: bool = False) -> Tensor:
     return torch.cat(values, axis)
 
 
-@op(static=("axis", "num_splits", "split_sizes"))
+@op()
 def split(
     x: Tensor, axis: int, num_splits: int | None = None, split_sizes: list[int] | None = None
 ) -> tuple[Tensor, ...]:
@@ -38,7 +38,7 @@ def split(
     return x.split(x.shape[axis] // num_splits, axis)
 
 
-@op(static=("axis",))
+@op()
 def stack(values: list[Tensor], axis: int) -> Tensor:
     """Tensors of one shape along a new axis."""
     return torch.stack(values, axis)
@@ -62,7 +62,7 @@ def shape(x: Tensor) -> Tensor:
     return torch.tensor(x.shape, dtype=torch.int32)
 
 
-@op(static=("reps",))
+@op()
 def tile(x: Tensor, reps: list[int]) -> Tensor:
     """x repeated reps[i] times along axis i; a view where only axes of size 1 are repeated."""
     if all(rep == 1 or size == 1 for rep, size in zip(reps, x.shape, strict=True)):
@@ -70,7 +70,7 @@ def tile(x: Tensor, reps: list[int]) -> Tensor:
     return x.repeat(reps)
 
 
-@op(static=("axis",))
+@op()
 def flatten2d(x: Tensor, axis: int = 1) -> Tensor:
     """(product of the axes before `axis`, product of the others)."""
     return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
@@ -79,19 +79,19 @@ def flatten2d(x: Tensor, axis: int = 1) -> Tensor:
 # --- fill -------------------------------------------------------------------------------------
 
 
-@op(static=("shape", "value"))
+@op()
 def fill(shape: list[int], value: float = 0.0, *, _out: list) -> Tensor:
     """A tensor of one value, in the declared dtype."""
     return torch.full(shape, value, dtype=_out[0][0])
 
 
-@op(static=("value",))
+@op()
 def fill_like(ref_tensor: Tensor, value: float = 0.0, *, _out: list) -> Tensor:
     """A tensor of one value in another's shape; the value, not the tensor, sets the dtype."""
     return torch.full(ref_tensor.shape, value, dtype=_out[0][0])
 
 
-@op(static=("start", "end", "step"))
+@op()
 def range_1d(start: float, end: float, step: float, *, _out: list) -> Tensor:
     """start, start + step, ... as far as it is before `end`; (ceil((end - start) / step),)."""
     length = max(0, ceil((end - start) / step))
@@ -99,7 +99,7 @@ def range_1d(start: float, end: float, step: float, *, _out: list) -> Tensor:
     return (torch.arange(length, dtype=dtype) * step + start).to(_out[0][0])
 
 
-@op(static=("one_hot_vector_size", "axis", "on_value", "off_value"))
+@op()
 def one_hot(
     indices: Tensor,
     one_hot_vector_size: int,
@@ -117,7 +117,7 @@ def one_hot(
     return torch.full(hit.shape, off_value, dtype=_out[0][0]).masked_fill(hit, on_value)
 
 
-@op(static=("pad", "mode", "constant_val"))
+@op()
 def pad(
     x: Tensor,
     pad: list[int],
@@ -145,7 +145,7 @@ def pad(
     return y
 
 
-@op(static=("lower", "upper"))
+@op()
 def band_part(x: Tensor, lower: int = -1, upper: int = -1) -> Tensor:
     """x with zeros below `lower` subdiagonals and above `upper` superdiagonals; negative: keep."""
     y = x.triu(-lower) if lower >= 0 else x.clone()
@@ -155,7 +155,7 @@ def band_part(x: Tensor, lower: int = -1, upper: int = -1) -> Tensor:
 # --- order ------------------------------------------------------------------------------------
 
 
-@op(static=("axis", "exclusive", "reverse"))
+@op()
 def cumsum(x: Tensor, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Tensor:
     """Running sums along an axis, in float32 (int32 for integers), rounded once.
 
@@ -175,7 +175,7 @@ def non_zero(x: Tensor) -> Tensor:
     return x.nonzero().to(torch.int32)
 
 
-@op(static=("axis", "ascending"))
+@op()
 def argsort(x: Tensor, axis: int = -1, ascending: bool = False) -> Tensor:
     """The indices that sort x along an axis, int32; equal elements keep their order."""
     return x.argsort(dim=axis, descending=not ascending, stable=True).to(torch.int32)
@@ -191,7 +191,7 @@ def argsort_from_nan(x: Tensor, axis: int = -1, ascending: bool = False) -> Tens
     return order.gather(axis, again).to(torch.int32)
 
 
-@op(static=("k", "axis", "ascending", "sort", "return_indices", "output_indices_dtype"))
+@op()
 def topk(
     x: Tensor,
     k: int = 1,
@@ -255,7 +255,7 @@ def kept_boxes(
     return kept or [int(order[0])]
 
 
-@op(static=("iou_threshold", "score_threshold", "max_boxes", "per_class_suppression"))
+@op()
 def non_maximum_suppression(
     boxes: Tensor,
     scores: Tensor,

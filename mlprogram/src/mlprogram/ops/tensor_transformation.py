@@ -16,10 +16,8 @@ from torch.nn import functional as F
 
 from . import op
 
-SLICE = ("begin", "end", "stride", "begin_mask", "end_mask", "squeeze_mask")
 
-
-@op(static=("shape",))
+@op()
 def reshape(x: Tensor, shape: list[int]) -> Tensor:
     """x in another shape of as many elements; -1 is what remains.
 
@@ -35,7 +33,7 @@ def reshape(x: Tensor, shape: list[int]) -> Tensor:
     return x.reshape(shape)
 
 
-@op(static=("begins", "ends", "end_masks"))
+@op()
 def reshape_like(
     x: Tensor,
     ref_tensors: list[Tensor] | Tensor,
@@ -55,7 +53,7 @@ def reshape_like(
     return x.reshape(shape)
 
 
-@op(static=("axes",))
+@op()
 def expand_dims(x: Tensor, axes: list[int]) -> Tensor:
     """x with axes of size 1 added; `axes` are positions in the result."""
     if len(axes) == 1:
@@ -66,19 +64,19 @@ def expand_dims(x: Tensor, axes: list[int]) -> Tensor:
     return x
 
 
-@op(static=("axes",))
+@op()
 def squeeze(x: Tensor, axes: list[int] | None = None) -> Tensor:
     """x without the given axes (default: all) whose size is 1; others stay, as in torch."""
     return x.squeeze() if axes is None else x.squeeze(tuple(axes))
 
 
-@op(static=("perm",))
+@op()
 def transpose(x: Tensor, perm: list[int]) -> Tensor:
     """x with its axes in the order `perm`."""
     return x.permute(perm)
 
 
-@op(static=("axes",))
+@op()
 def reverse(x: Tensor, axes: list[int] | None = None) -> Tensor:
     """x reversed along the axes (default: all)."""
     axes = list(range(x.dim())) if axes is None else axes
@@ -87,7 +85,7 @@ def reverse(x: Tensor, axes: list[int] | None = None) -> Tensor:
     return x.flip(axes)
 
 
-@op(static=("seq_axis", "batch_axis"))
+@op()
 def reverse_sequence(x: Tensor, lengths: Tensor, seq_axis: int = 0, batch_axis: int = 0) -> Tensor:
     """The first lengths[b] elements along `seq_axis` reversed for each b of `batch_axis`."""
     moved = x.movedim((batch_axis, seq_axis), (0, 1))  # -> (B, T, ...)
@@ -155,21 +153,15 @@ def slice_of(
 
 
 def write_slice(
-    x: Tensor,
-    update: Tensor,
-    begin: Sequence[int],
-    end: Sequence[int],
-    stride: Sequence[int] | None = None,
-    begin_mask: Sequence[bool] | None = None,
-    end_mask: Sequence[bool] | None = None,
-    squeeze_mask: Sequence[bool] | None = None,
+    x: Tensor, update: Tensor, begin: Sequence[int], end: Sequence[int], *more: Any, **named: Any
 ) -> Tensor:
-    """Write `update` into that slice of x in place, and return the view of x that was written.
+    """Write `update` into the slice of x that `slice_of` gives of these arguments, in place, and
+    return the view of x that was written.
 
     Raises ValueError where it does not have the slice's shape, which MIL asks for: a slice ends
     where x does, so that nothing beyond is written and nothing is dropped.
     """
-    view, backwards = _view(x, begin, end, stride, begin_mask, end_mask, squeeze_mask)
+    view, backwards = _view(x, begin, end, *more, **named)
     if view.shape != update.shape:
         raise ValueError(
             f"an update of shape {(*update.shape,)} for a slice of shape {(*view.shape,)}: "
@@ -178,10 +170,10 @@ def write_slice(
     return view.copy_(update.flip(backwards) if backwards else update)
 
 
-op("slice_by_index", static=SLICE)(slice_of)
+op("slice_by_index")(slice_of)
 
 
-@op(static=SLICE)
+@op()
 def slice_update(
     x: Tensor,
     update: Tensor,
@@ -198,7 +190,7 @@ def slice_update(
     return x
 
 
-@op(static=("begin", "size"))
+@op()
 def slice_by_size(x: Tensor, begin: list[int], size: list[int]) -> Tensor:
     """`size` elements from `begin` on along each axis; -1 is all that follow."""
     for axis, (start, length) in enumerate(zip(begin, size, strict=True)):
@@ -210,7 +202,7 @@ def slice_by_size(x: Tensor, begin: list[int], size: list[int]) -> Tensor:
     return x
 
 
-@op(static=("axis", "size", "stride"))
+@op()
 def sliding_windows(x: Tensor, axis: int, size: int, stride: int = 1) -> Tensor:
     """All windows of `size` along an axis: (..., D, ...) -> (..., windows, size, ...)."""
     windows = x.unfold(axis, size, stride)  # the window is the last axis
@@ -225,7 +217,7 @@ def _own(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-@op(static=("block_size",))
+@op()
 def depth_to_space(x: Tensor, block_size: int) -> Tensor:
     """(N, b*b*C, H, W) -> (N, C, H*b, W*b); the place in the block comes first in the channels."""
     n, c, h, w = x.shape
@@ -234,7 +226,7 @@ def depth_to_space(x: Tensor, block_size: int) -> Tensor:
     return _own(x).reshape(n, c // (b * b), h * b, w * b)
 
 
-@op(static=("block_size",))
+@op()
 def space_to_depth(x: Tensor, block_size: int) -> Tensor:
     """(N, C, H*b, W*b) -> (N, b*b*C, H, W), the inverse of depth_to_space."""
     n, c, h, w = x.shape
@@ -243,19 +235,19 @@ def space_to_depth(x: Tensor, block_size: int) -> Tensor:
     return _own(x).reshape(n, c * b * b, h // b, w // b)
 
 
-@op(static=("upscale_factor",))
+@op()
 def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
     """(N, C*f*f, H, W) -> (N, C, H*f, W*f); the place in the block comes last in the channels."""
     return _own(F.pixel_shuffle(x, upscale_factor))
 
 
-@op(static=("downscale_factor",))
+@op()
 def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
     """(N, C, H*f, W*f) -> (N, C*f*f, H, W), the inverse of pixel_shuffle."""
     return _own(F.pixel_unshuffle(x, downscale_factor))
 
 
-@op(static=("block_shape", "paddings"))
+@op()
 def space_to_batch(x: Tensor, block_shape: list[int], paddings: list[list[int]]) -> Tensor:
     """(N, C, H, W) padded -> (bh*bw*N, C, H/bh, W/bw), as tf.space_to_batch."""
     (top, bottom), (left, right) = paddings
@@ -266,7 +258,7 @@ def space_to_batch(x: Tensor, block_shape: list[int], paddings: list[list[int]])
     return _own(x).reshape(bh * bw * n, c, h // bh, w // bw)
 
 
-@op(static=("block_shape", "crops"))
+@op()
 def batch_to_space(x: Tensor, block_shape: list[int], crops: list[list[int]]) -> Tensor:
     """(bh*bw*N, C, H, W) -> (N, C, H*bh, W*bw) cropped, as tf.batch_to_space."""
     n, c, h, w = x.shape

@@ -108,18 +108,11 @@ def save(source: str | Path | Container, target: str | Path) -> None:
             else:
                 places = [(model.spec, _write_package(model.spec, whole))]
             for spec, base in places:
-                for name in sorted(_blob_files(spec)):
+                for name in sorted({value.fileName for _, value in blob_values(spec)}):
                     _copy(model, name, base)
             whole.rename(target)
     except OSError as error:
         raise InvalidInput(f"{target}: cannot be written ({error.strerror})") from None
-
-
-def read_model(folder: Path, path: Path) -> tuple[Path, bytes]:
-    """The file of a package's model, and its content. folder: the package's, resolved. path: as it
-    was given."""
-    file = _locate_model(folder, path)
-    return file, read_file(file, MAX_MODEL)
 
 
 def _parsed(content: bytes, path: Path):
@@ -133,7 +126,9 @@ def _parsed(content: bytes, path: Path):
     return model
 
 
-def _locate_model(folder: Path, path: Path) -> Path:
+def read_model(folder: Path, path: Path) -> tuple[Path, bytes]:
+    """The file of a package's model, and its content. folder: the package's, resolved. path: as it
+    was given."""
     what = f"{path} is not a .mlpackage:"
     manifest = read_file(inside(folder, folder / "Manifest.json", what), MAX_MANIFEST)
     try:
@@ -145,7 +140,8 @@ def _locate_model(folder: Path, path: Path) -> Path:
             f"{what} Manifest.json is damaged ({error!r}); give the folder that coremltools' "
             "save() wrote"
         ) from None
-    return inside(folder, file, f"{path}: the model file")
+    file = inside(folder, file, f"{path}: the model file")
+    return file, read_file(file, MAX_MODEL)
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -186,11 +182,6 @@ def _copy(model: Container, name: str, base: Path) -> None:
         raise InvalidPackage(f"{model.path}: its weight file {name!r} lies outside of it")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(file, target)
-
-
-def _blob_files(spec) -> set[str]:
-    """The names of the weight files of a model and of its parts."""
-    return {value.fileName for _, value in blob_values(spec)}
 
 
 def blob_values(spec) -> Iterator[tuple[str, Any]]:

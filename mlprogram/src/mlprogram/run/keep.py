@@ -72,7 +72,10 @@ def content(program: "MLProgram", compiled: Compiled) -> bytes:
         "name": program.name,
         "functions": program.functions,
         "needs": needed_memory(program._function, program._lift)[0],
-        **{part: _types(getattr(program, part)) for part in ("inputs", "outputs", "states")},
+        **{
+            part: [(name, astuple(type_)) for name, type_ in getattr(program, part).items()]
+            for part in ("inputs", "outputs", "states")
+        },
         "features": [_feature(f) for f in program.features.values()],
         "images": [_feature(f) for f in program.images.values()],
         "table": stretch.tables.at(0),
@@ -112,10 +115,6 @@ def one_stretch(
             raise Unkept
         results.append((at, result.copied))
     return stretch, results
-
-
-def _types(types: dict) -> list[tuple]:
-    return [(name, astuple(type_)) for name, type_ in types.items()]
 
 
 def _feature(f: Feature) -> tuple:

@@ -77,11 +77,8 @@ class WholePlan:
             return done and Failed(*done)
         made = [read(view, done[1]) for view in self.table.made]
         values = [made[i].copy() if copied else made[i] for i, copied in self.results]
-        return dict(zip(self.outputs, [_contiguous(x) for x in values], strict=True))
-
-
-def _contiguous(x: np.ndarray) -> np.ndarray:
-    return x if x.flags.c_contiguous else x.copy()
+        values = [x if x.flags.c_contiguous else x.copy() for x in values]
+        return dict(zip(self.outputs, values, strict=True))
 
 
 @dataclass
@@ -184,16 +181,15 @@ def _read(
     bases = [image.ctypes.data, *[np.frombuffer(b._map, np.uint8).ctypes.data for b in blobs]]
     bases += [compiled.entry(name) for name in head["entries"]]
     image[places] = np.array(bases)[which] + offsets
-    inputs, outputs, states = (_types(head[part]) for part in ("inputs", "outputs", "states"))
+    inputs, outputs, states = (
+        {name: TensorType(*type_) for name, type_ in head[part]}
+        for part in ("inputs", "outputs", "states")
+    )
     return KeptPlan(
         path.stem, program, head["name"], [*head["functions"]], inputs, outputs, states,
         _features(head["features"]), _features(head["images"]),
         WholePlan([*inputs], [*outputs], CallTable(*head["table"]), head["results"], image, blobs),
     )  # fmt: skip
-
-
-def _types(described: Iterable) -> dict[str, TensorType]:
-    return {name: TensorType(*type_) for name, type_ in described}
 
 
 def _features(described: Iterable) -> dict[str, Feature]:

@@ -12,15 +12,15 @@ from functools import cached_property
 
 from mlprogram.analysis.aliases import INLINE, in_place_writes, memory_of, origins, uses
 from mlprogram.analysis.constants import Constants
-from mlprogram.arithmetic import Semantics
+from mlprogram.analysis.touched import Facts, touches
+from mlprogram.arithmetic import Semantics, rows
 from mlprogram.errors import InvalidPackage, UnsupportedOp
 from mlprogram.kernels import native
 from mlprogram.kernels.table import RUNNER, Chosen, Selection, select
-from mlprogram.ops import OPS, Op
+from mlprogram.ops import OPS, OTHERS, Op
 from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.values import Constant, TensorType
 from mlprogram.run.failures import Failures
-from mlprogram.run.readings import chosen_readings
 import torch
 
 #: Ops that are heavy enough for several threads of torch, if no compiled kernel replaces them.
@@ -310,6 +310,23 @@ class Planner:
             for item, constant in zip(items, constants, strict=True)
         ]
         return Argument(key, values, static=True)
+
+
+def chosen_readings(function: Function, semantics: Semantics | None) -> dict[int, Op]:
+    """By the id of an op, what computes it instead of `OPS`, by `semantics` or its row's default.
+
+    An op that touches no row stays as it is, so that its kernels do.
+    """
+    wanted = {
+        name: other
+        for name, other in OTHERS.items()
+        if other.reading == (semantics or rows()[other.row].default)
+    }
+    operations = [o for o in function.operations() if o.type in wanted]
+    if not operations:
+        return {}
+    facts = Facts(function)
+    return {id(o): wanted[o.type].op for o in operations if touches(wanted[o.type].row, o, facts)}
 
 
 def _free(steps: list[Step], outputs: set[str], constants: Collection[str]) -> None:

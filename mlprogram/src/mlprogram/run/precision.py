@@ -17,8 +17,3 @@ def check_precision(precision: str) -> str:
             f'precision must be "fp16", "fp32" or "ane", which has no parts, not {precision!r}'
         )
     return precision
-
-
-def described(precision: str) -> str:
-    """A precision in a few words, to follow "computed"."""
-    return PRECISIONS[precision]

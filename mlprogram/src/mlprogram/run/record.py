@@ -13,6 +13,7 @@ from typing import Any
 
 from mlprogram.analysis.constants import TORCH
 from mlprogram.kernels import native
+from mlprogram.kernels.compiled import SIGNATURES, Pointer
 from mlprogram.ops.tensor_transformation import write_slice
 from mlprogram.run.asked import (
     CONVERT,
@@ -264,8 +265,8 @@ class Recorder(TorchDispatchMode):
     def kernel(self, name: str, given: tuple) -> int:
         """Record the call of a compiled kernel."""
         words: list[Place] = []
-        for value, type_ in zip(given, native.SIGNATURES[name], strict=True):
-            if type_ is native.Pointer:
+        for value, type_ in zip(given, SIGNATURES[name], strict=True):
+            if type_ is Pointer:
                 words += map(self.place, value if isinstance(value, tuple) else (value,))
             elif type_ is ctypes.c_float:
                 words.append((None, *struct.unpack("q", struct.pack("d", value))))

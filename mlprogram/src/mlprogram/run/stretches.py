@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mlprogram.analysis.aliases import uses
-from mlprogram.kernels import native
+from mlprogram.kernels.compiled import entry
 from mlprogram.run.asked import NotNative
 from mlprogram.run.calls import ConstantMemory, KernelCall, Region, Used, Written
 from mlprogram.run.columns import leave_out_columns
@@ -136,7 +136,7 @@ class NativeStretch:
         for call in recorder.calls:
             self.step_at[len(words)] = order[id(call.step)]
             self.entries.append((len(words), call.entry))
-            words += [native.entry(call.entry), len(call.arguments)]
+            words += [entry(call.entry), len(call.arguments)]
             for b, offset in call.arguments:
                 if isinstance(b, tuple):
                     words += [self._table, 8 * (length + len(tail))]

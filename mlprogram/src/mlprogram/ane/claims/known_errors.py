@@ -8,19 +8,12 @@
 The entries are in `known_errors.toml`, each with the threads in which people reported its string.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 import re
 from textwrap import fill
 import tomllib
-from typing import Any
-
-from mlprogram.errors import InvalidInput
-
-#: How sure one may be of an entry: cause and remedy were reproduced; somebody reports them; they
-#: follow from the words and the source code.
-SURE = ("measured", "reported", "inferred")
 
 #: Fewer characters than this are a part of too many messages to be looked for in them.
 PART = 8
@@ -33,7 +26,8 @@ class KnownError:
     """A failure that people met.
 
     messages: parts of what is printed, as it is printed. means, do: what happened, and what to do.
-    sure: one of SURE. sources: addresses of threads that have one of the messages.
+    sure: "measured" where cause and remedy were reproduced, "reported" by somebody, or "inferred"
+    from the words and the source code. sources: addresses of threads that have one of the messages.
     """
 
     id: str
@@ -56,15 +50,11 @@ class KnownError:
 
 
 @cache
-def load(path: Path = INDEX) -> dict[str, KnownError]:
-    """All entries by id. Raises InvalidInput for a file in which one is not whole."""
-    entries: dict[str, KnownError] = {}
-    for table in tomllib.loads(path.read_text("utf-8"))["error"]:
-        entry = _entry(table, path)
-        if entry.id in entries:
-            raise InvalidInput(f"{path.name}: the entry {entry.id!r} is there twice")
-        entries[entry.id] = entry
-    return entries
+def load() -> dict[str, KnownError]:
+    """All entries by id."""
+    tables = tomllib.loads(INDEX.read_text("utf-8"))["error"]
+    lists = ("messages", "sources")
+    return {t["id"]: KnownError(**t | {key: tuple(t[key]) for key in lists}) for t in tables}
 
 
 def explain(text: str) -> list[KnownError]:
@@ -95,17 +85,3 @@ def _in_common(message: str, heard: str) -> int:
     part, whole = sorted((message, heard), key=len)
     found = len(part) >= PART and re.search(re.escape(part) + r"((?<!\d)|(?!\d))", whole)
     return len(part) if found else 0
-
-
-def _entry(table: dict, path: Path) -> KnownError:
-    names = {field.name for field in fields(KnownError)}
-    name = table.get("id", "an entry without an id")
-    if set(table) != names:
-        odd = ", ".join(sorted(set(table) ^ names))
-        raise InvalidInput(f"{path.name}: {name}: missing or unknown: {odd}")
-    if not table["messages"] or not table["sources"] or table["sure"] not in SURE:
-        raise InvalidInput(f"{path.name}: {name}: it needs messages, sources and one of {SURE}")
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
-    }
-    return KnownError(**values)

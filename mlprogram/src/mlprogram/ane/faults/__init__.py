@@ -16,7 +16,7 @@ Laws are of the Neural Engine; faults are of software, and come and go with its 
 of the converter stands here only if it was run; one of Core ML names system and reporter.
 """
 
-from mlprogram.ane.faults.fault import Fault, load
+from mlprogram.ane.faults.fault import Fault, load, mendable
 from mlprogram.ane.faults.versions import Makers, makers, makers_of
 
-__all__ = ["Fault", "Makers", "load", "makers", "makers_of"]
+__all__ = ["Fault", "Makers", "load", "makers", "makers_of", "mendable"]

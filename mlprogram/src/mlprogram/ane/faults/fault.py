@@ -12,12 +12,14 @@ from mlprogram.ane.faults.patterns import pattern
 from mlprogram.ane.faults.versions import LAST, Makers, makers_of, span, version
 from mlprogram.ane.laws.graph import ProgramGraph, Seen
 from mlprogram.ane.laws.rule import Rule
+from mlprogram.ane.laws.rule import load as laws_load
 from mlprogram.errors import InvalidInput
 
 Owner = Literal["coremltools", "Core ML", "compiler", "Core AI"]
 
 #: Faults of which another is a special case, which is reported in their place.
 SPECIAL = {"mod-sign": "roll-negative"}
+LAW = "non-finite"  # of the engine: the one that rewrites keep, beside the known faults
 ML_PROGRAMS = "5.0"  # the first coremltools that writes them
 
 DATA = Path(__file__).with_name("data")
@@ -100,11 +102,16 @@ def load(system: str = "", coremltools: str = "") -> Mapping[str, Fault]:
         raise InvalidInput(
             f"coremltools {coremltools}: it writes no ML Programs; name {ML_PROGRAMS} or later"
         )
-    return {name: _asked(fault, system, coremltools) for name, fault in _own().items()}
+    return {
+        name: replace(fault, find=partial(_seen, fault, system, coremltools))
+        for name, fault in _own().items()
+    }
 
 
-def _asked(fault: Fault, system: str, coremltools: str) -> Fault:
-    return replace(fault, find=partial(_seen, fault, system, coremltools))
+def mendable(system: str = "", coremltools: str = "") -> Mapping[str, Rule]:
+    """The known faults, as `load` has them, and the law that constants are finite: what `fix` mends
+    where it can."""
+    return {LAW: laws_load()[LAW], **load(system, coremltools)}
 
 
 def _seen(

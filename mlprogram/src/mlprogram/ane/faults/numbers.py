@@ -21,6 +21,7 @@ from typing import Any
 
 from mlprogram.ane.faults.fix.edit import Typed, blocks_of
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
+from mlprogram.ane.faults.fix.prove import alone, meant, opened
 from mlprogram.ane.faults.fix.rewrites import mends_of
 from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.ane.laws.report import LawReport
@@ -30,6 +31,7 @@ from mlprogram.package.container import Container, open_container
 from mlprogram.package.description import NUMPY
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package
+from mlprogram.terminal import plain
 import numpy as np
 
 #: Values to try everywhere in an input, those first that a reader knows the results of.
@@ -65,8 +67,7 @@ class Examples:
 
     def to_json(self) -> dict[str, Any]:
         """The examples in plain JSON values; what is infinite or no number is a text."""
-        inputs = {name: _plain(values) for name, values in self.inputs.items()}
-        return {"in": inputs, "gives": _plain(self.gives), "should": _plain(self.should)}
+        return plain({"in": dict(self.inputs), "gives": self.gives, "should": self.should})
 
 
 def _listed(values: tuple[float, ...]) -> str:
@@ -77,10 +78,6 @@ def _text(value: float) -> str:
     """Whole numbers with all their digits, others with four."""
     whole = np.isfinite(value) and value == round(value) and abs(value) < 1e9
     return f"{value:,.0f}" if whole and value else f"{value + 0.0:.4g}"
-
-
-def _plain(values: tuple[float, ...]) -> list[float | str]:
-    return [value if np.isfinite(value) else str(value) for value in values]
 
 
 def of(package: str | Path | Container, finding: Finding) -> Examples | None:
@@ -134,8 +131,6 @@ class Sides:
 
     def examples(self, container: Container, function: str) -> Examples | None:
         """Where both sides differ. Raises Unmended or InvalidPackage if the op does not run."""
-        from mlprogram.ane.faults.fix.prove import alone
-
         model = alone(container, function, self.operation, self.inputs)
         largest = max(prod(size or SMALL for size in one.type.shape) for one in self.inputs)
         own = [model.spec] if largest <= MOST else []
@@ -149,8 +144,6 @@ class Sides:
         return None
 
     def _runners(self, model: Container) -> "Runners":
-        from mlprogram.ane.faults.fix.prove import meant, opened
-
         ((name, _),) = self.operation.outputs
         program = opened(model, "main", "fp16")
         described, mend = opened(model, "main", "fp16", "documented"), self.mend

@@ -95,8 +95,9 @@ def check(
         report.packages += 1
         if progress and len(packages) > 1:
             progress(f"checked {file.name}", number, len(packages))
-    if together:
-        _check_whole(total, rules, report, path)
+    whole = rules.get("loaded-3gb") if together else None  # of packages that are loaded together
+    if whole and total > whole.claim.number:
+        report.add(whole, Seen(f"{total / 1e9:,.1f} GB of weights in all"), Place(str(path)))
     if calibrate is not None and "sum-most" in rules:
         _check_sums(path, packages, calibrate, rules["sum-most"], report)
         report.calibrated = True
@@ -225,10 +226,3 @@ def _check_sums(path: Path, packages: list[Path], inputs, rule: Rule, report: La
         for function, seen in look(package, inputs, rule.claim.number):
             graph = ProgramGraph(package, package.functions[function])
             report.add(rule, seen, _place(graph, seen, _name(package.path, path), {}))
-
-
-def _check_whole(total: int, rules: Mapping[str, Rule], report: LawReport, path: Path) -> None:
-    """Check packages that are loaded together: their size."""
-    rule = rules.get("loaded-3gb")
-    if rule and total > rule.claim.number:
-        report.add(rule, Seen(f"{total / 1e9:,.1f} GB of weights in all"), Place(str(path)))

@@ -70,7 +70,11 @@ class ProgramGraph:
         self.readers: dict[str, list[Operation]] = {}
         self.every = list(_in_order(function.block, self.types))
         for operation in self.every:
-            self._add(operation)
+            for name, type_ in operation.outputs:
+                self.types[name], self.makers[name] = type_, operation
+            for item in (item for items in operation.inputs.values() for item in items):
+                if isinstance(item, str):
+                    self.readers.setdefault(item, []).append(operation)
         self.operations = [operation for operation in self.every if not operation.is_constant]
         self.places = {id(operation): n for n, operation in enumerate(self.operations, 1)}
         self.outputs = {name: self.types[name] for name in function.block.outputs}
@@ -80,14 +84,6 @@ class ProgramGraph:
     def facts(self) -> Facts:
         """Between which numbers its values lie, and what else is known without an input."""
         return _Unwrapped(self.function)
-
-    def _add(self, operation: Operation) -> None:
-        for name, type_ in operation.outputs:
-            self.types[name], self.makers[name] = type_, operation
-        for items in operation.inputs.values():
-            for item in items:
-                if isinstance(item, str):
-                    self.readers.setdefault(item, []).append(operation)
 
     def item(self, operation: Operation, key: str) -> str | Constant | None:
         """The value of an input; None if it is absent."""
@@ -102,10 +98,7 @@ class ProgramGraph:
 
     def constant(self, item: str | Constant | None) -> Constant | None:
         """The constant behind an input; None if it is computed, compressed, or not there."""
-        maker = self.maker(item)
-        if maker is not None and maker.type == "const":
-            item = maker.inputs["val"][0]
-        return item if isinstance(item, Constant) and item.is_there else None
+        return None if item is None else self.facts.constant(item)
 
     def fixed(self, item: str | Constant | None) -> bool:
         """Whether an input is constant, compressed or not."""

@@ -9,7 +9,7 @@ Reading a plan compiles for the ANE, which took 212 to 229 s and 11.7 GB for one
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 import tempfile
 from typing import TYPE_CHECKING
@@ -47,9 +47,6 @@ class PlannedOp:
     def device(self) -> str:
         """The preferred device as predictions and reports spell it: "ANE"; "" if there is none."""
         return (self.preferred or "").upper()
-
-    def to_json(self) -> dict:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ that is said beside the verdict, and the figure `speed_to_cpu` has it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 import signal
@@ -76,7 +76,7 @@ class Residency:
             "verdict": self.verdict,
             "reason": self.reason,
             "figures": self.figures,
-            "ops": [op.to_json() for op in self.plan.ops],
+            "ops": [asdict(op) for op in self.plan.ops],
             "said": self.said,
         }
 

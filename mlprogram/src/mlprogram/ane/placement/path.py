@@ -41,11 +41,6 @@ class Path:
     backends: tuple[str, ...]
     choices: tuple[frozenset[str], ...]
 
-    @property
-    def tied(self) -> list[int]:
-        """The ops that cost the same on the ANE and elsewhere."""
-        return [i for i, found in enumerate(self.choices) if ANE in found and len(found) > 1]
-
 
 def _step(before: str | None, backend: str) -> float:
     """The ms that an op on `backend` adds to its own time, by the backend `before` it."""

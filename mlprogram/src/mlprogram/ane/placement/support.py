@@ -63,9 +63,8 @@ def support(op: GraphOp, chip: str = "m4") -> Support:
     """Whether the ANE of a chip takes an op, by the first rule that applies to it."""
     facts = table()["chips"].get(chip, {})
     limits = table()["limits"].get(facts.get("limits"))
-    for rule in (_by_name, _by_dtype, _by_shape, _by_form):
-        found = rule(op)
-        if found:
+    for rule in (_by_name, _by_dtype, _by_shape, FORMS.get(op.type)):
+        if rule and (found := rule(op)):
             return found
     if op.type in facts.get("refused", ()):
         return Support(False, f"the {chip.upper()} does not take {op.type}", "topk")
@@ -140,11 +139,6 @@ def _by_shape(op: GraphOp) -> Support | None:
             None if written else False, f"an axis of {longest:,}, at most {most:,}", "axis-most"
         )
     return None
-
-
-def _by_form(op: GraphOp) -> Support | None:
-    rule = FORMS.get(op.type)
-    return rule(op) if rule else None
 
 
 def _by_generation(op: GraphOp, limits: dict) -> Support | None:

@@ -13,15 +13,10 @@ from functools import cache
 import sys
 import threading
 
-from mlprogram.kernels.compiled import SIGNATURES, Pointer, entry, library
+from mlprogram.kernels.compiled import library
 from mlprogram.kernels.threads import threads
 import torch
 from torch import Tensor
-
-__all__ = [
-    "KINDS", "SIGNATURES", "TYPES", "Pointer", "Weight", "available", "entry", "instruction_set",
-    "kernel", "status",
-]  # fmt: skip
 
 EXPANDED = 1 << 18  # weights in float32 at a time, for torch to multiply with
 

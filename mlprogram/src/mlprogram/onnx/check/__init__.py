@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlprogram import MLProgram
 from mlprogram.compare import diff, percent
@@ -26,9 +25,7 @@ from mlprogram.onnx.check.inputs import given_inputs, random_inputs
 from mlprogram.onnx.graph.source import GraphSource
 from mlprogram.onnx.runtime import open_session
 import numpy as np
-
-if TYPE_CHECKING:  # onnx is an extra
-    from onnx import GraphProto
+from onnx import GraphProto, TensorProto
 
 __all__ = ["Verdict", "check_graph"]
 
@@ -108,10 +105,8 @@ def _verdicts(
         yield Verdict(precision, agrees, f"{text}; {faults[0]}" if faults else text)
 
 
-def _is_coarse(graph: "GraphProto") -> bool:
+def _is_coarse(graph: GraphProto) -> bool:
     """Whether the graph itself, and so the reference, rounds to half precision or to bytes."""
-    from onnx import TensorProto
-
     half = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
     types = {tensor.data_type for tensor in graph.initializer}
     types |= {feature.type.tensor_type.elem_type for feature in graph.input}

@@ -6,16 +6,12 @@ arbitrary tokens. So an input's values depend on the nodes that read it, and on 
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from mlprogram import MLProgram
 from mlprogram.errors import InvalidInput
 from mlprogram.onnx.file import attribute, constants_of
 import numpy as np
-
-if TYPE_CHECKING:  # onnx is an extra
-    from onnx import GraphProto, NodeProto
-
+from onnx import GraphProto, NodeProto, helper
 
 #: Operators that pass integers on unchanged to the operator that uses them as indices.
 HANDED_ON = {
@@ -27,13 +23,13 @@ AUDIO = ("audio", "sound", "speech", "wav")
 IMAGE = ("image", "img", "pixel")
 
 
-def random_inputs(graph: "GraphProto", program: MLProgram, seed: int) -> dict[str, np.ndarray]:
+def random_inputs(graph: GraphProto, program: MLProgram, seed: int) -> dict[str, np.ndarray]:
     """`plausible_inputs` for a converted program, whose inputs are the graph's in order."""
     return plausible_inputs(graph, _features(graph, program), seed)
 
 
 def plausible_inputs(
-    graph: "GraphProto", features: Mapping[str, tuple[np.dtype, tuple[int, ...]]], seed: int
+    graph: GraphProto, features: Mapping[str, tuple[np.dtype, tuple[int, ...]]], seed: int
 ) -> dict[str, np.ndarray]:
     """Make an array for inputs of an onnx.GraphProto, by name; features: their dtypes and shapes.
 
@@ -49,7 +45,7 @@ def plausible_inputs(
 
 
 def given_inputs(
-    graph: "GraphProto", program: MLProgram, arrays: Mapping[str, np.ndarray]
+    graph: GraphProto, program: MLProgram, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Convert the caller's arrays to the graph's types and order. Raises InvalidInput."""
     cast = {}
@@ -66,11 +62,9 @@ def given_inputs(
 
 
 def _features(
-    graph: "GraphProto", program: MLProgram
+    graph: GraphProto, program: MLProgram
 ) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
     """The dtype and shape of each input of the graph, in the order of the program's inputs."""
-    from onnx import helper
-
     known = {tensor.name for tensor in graph.initializer}
     inputs = [feature for feature in graph.input if feature.name not in known]
     features = {}
@@ -82,7 +76,7 @@ def _features(
     return features
 
 
-def _limits(graph: "GraphProto") -> dict[str, int]:
+def _limits(graph: GraphProto) -> dict[str, int]:
     """For each input that is used as indices, the rows of the smallest table that it indexes."""
     sizes = {name: tensor.dims for name, tensor in constants_of(graph).items()}
     readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)

@@ -26,6 +26,7 @@ import warnings
 
 from mlprogram.errors import InvalidInput, printable
 from mlprogram.files import exchange, telling
+from mlprogram.onnx.file import load_onnx
 from mlprogram.package.weight_files import spread_weights
 from mlprogram.progress import silent_coremltools
 import numpy as np
@@ -77,6 +78,7 @@ def convert_graph(
 
 def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mapping):
     """Translate the graph to a Program of coremltools; also give the names that it changed."""
+    load_onnx()  # which the modules below import
     import coremltools as ct
     from coremltools.converters.mil.mil import Function, Program
     from mlprogram.onnx.graph.half import bound_masks

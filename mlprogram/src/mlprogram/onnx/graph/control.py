@@ -13,10 +13,10 @@ from mlprogram.onnx.graph.ops import Unsayable
 from mlprogram.onnx.graph.ops._common import first, one_axis
 from mlprogram.onnx.graph.values import Value
 import numpy as np
+from onnx import GraphProto, NodeProto
 
-if TYPE_CHECKING:  # onnx is an extra
+if TYPE_CHECKING:
     from mlprogram.onnx.graph.translate import GraphWalk
-    from onnx import GraphProto, NodeProto
 
 
 MOST = 1 << 16  # nodes that a loop may be unrolled to
@@ -24,7 +24,7 @@ MOST = 1 << 16  # nodes that a loop may be unrolled to
 Inputs = Sequence[Value | None]
 
 
-def branch(walk: "GraphWalk", node: "NodeProto", inputs: Inputs) -> list[Value]:
+def branch(walk: "GraphWalk", node: NodeProto, inputs: Inputs) -> list[Value]:
     """The results of an If: those of its one branch that runs."""
     (condition,) = _known(inputs[:1], "control flow: export the model for one path and one length")
     if condition is None or condition.size != 1:
@@ -36,7 +36,7 @@ def branch(walk: "GraphWalk", node: "NodeProto", inputs: Inputs) -> list[Value]:
     return walk.nested(node, graph, walk.constants(graph))
 
 
-def loop(walk: "GraphWalk", node: "NodeProto", inputs: Inputs) -> list[Value]:
+def loop(walk: "GraphWalk", node: NodeProto, inputs: Inputs) -> list[Value]:
     """The results of a Loop: what its steps hand on, and what they each give, stacked."""
     open_length = "a Loop of a length that is known only when the program runs"
     limit, condition = _known([*inputs, None, None][:2], open_length)
@@ -56,7 +56,7 @@ def loop(walk: "GraphWalk", node: "NodeProto", inputs: Inputs) -> list[Value]:
     return [*filter(None, kept), *stacked]
 
 
-def scan(walk: "GraphWalk", node: "NodeProto", inputs: Inputs) -> list[Value]:
+def scan(walk: "GraphWalk", node: NodeProto, inputs: Inputs) -> list[Value]:
     """The results of a Scan: the same, where each step takes a slice of some inputs."""
     body, count = _body(node), attribute(node, "num_scan_inputs", 0)
     kept, sequences = [*inputs[: len(inputs) - count]], inputs[len(inputs) - count :]
@@ -96,14 +96,14 @@ def _known(values: Sequence[Value | None], otherwise: str) -> list[np.ndarray | 
     return [None if value is None else np.asarray(value.data) for value in values]
 
 
-def _body(node: "NodeProto") -> "GraphProto":
+def _body(node: NodeProto) -> GraphProto:
     body = next(subgraphs(node), None)
     if body is None:
         raise Unsayable(f"a {node.op_type} without its body")
     return body
 
 
-def _check_size(node: "NodeProto", body: "GraphProto", steps: int) -> None:
+def _check_size(node: NodeProto, body: GraphProto, steps: int) -> None:
     if steps * max(1, len(body.node)) > MOST:
         raise Unsayable(
             f"a {node.op_type} of {steps:,} steps or more, of {len(body.node):,} nodes each: they "
@@ -118,7 +118,7 @@ def _named(names: list[str], values: Inputs) -> dict[str, Value]:
 
 
 def _slices(
-    walk: "GraphWalk", node: "NodeProto", sequences: Inputs
+    walk: "GraphWalk", node: NodeProto, sequences: Inputs
 ) -> Iterator[list[Callable[[], Value]]]:
     """For each sequence what makes its slices, in the order of the steps."""
     axes = attribute(node, "scan_input_axes", [0] * len(sequences))
@@ -134,7 +134,7 @@ def _slice(walk: "GraphWalk", x: Value, axis: int, at: int) -> Value:
     return walk.apply("Gather", x, Value.known(np.array(at, np.int64)), axis=axis)
 
 
-def _columns(node: "NodeProto", rows: list[list[Value]], kept: int) -> list[list[Value]]:
+def _columns(node: NodeProto, rows: list[list[Value]], kept: int) -> list[list[Value]]:
     """What the steps give, by output. Raises Unsayable where none of them runs."""
     if not rows and len(node.output) > kept:
         raise Unsayable(f"a {node.op_type} of no steps, which gives tensors of no elements")

@@ -5,14 +5,12 @@ say what type a value has, and some definitions depend on it.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from mlprogram.onnx.file import subgraphs
 from mlprogram.onnx.graph.ops import OPERATORS
 from mlprogram.onnx.graph.values import Value
-
-if TYPE_CHECKING:  # onnx is an extra
-    from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
+from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto, defs, helper
 
 Schema: TypeAlias = Any  # onnx's OpSchema, whose stubs lack much of what its C++ has
 
@@ -23,8 +21,6 @@ NOT_WRITTEN_OUT = {"Range", "SequenceMap", "Bernoulli"}
 
 def is_written_out(name: str, opset: int) -> bool:
     """Whether an operator is replaced by the operators in ONNX's definition of it."""
-    from onnx import defs
-
     if name in OPERATORS or name in NOT_WRITTEN_OUT or not defs.has(name, opset, ""):
         return False
     schema: Schema = defs.get_schema(name, opset, "")
@@ -32,11 +28,9 @@ def is_written_out(name: str, opset: int) -> bool:
 
 
 def definition(
-    node: "NodeProto", inputs: Sequence[Value | None], schema: Schema, opset: int
-) -> "FunctionProto":
+    node: NodeProto, inputs: Sequence[Value | None], schema: Schema, opset: int
+) -> FunctionProto:
     """The operators that define a node, with its attributes in them."""
-    from onnx import FunctionProto, NodeProto
-
     whole = NodeProto()
     whole.CopyFrom(node)
     present = {attribute.name for attribute in node.attribute}
@@ -68,9 +62,7 @@ def _newest(versions: Iterable[int], opset: int) -> int:
     return max(version for version in versions if version <= opset)
 
 
-def _type(value: Value | None) -> "TypeProto":
-    from onnx import TypeProto, helper
-
+def _type(value: Value | None) -> TypeProto:
     if value is None:
         return TypeProto()
     kind = helper.np_dtype_to_tensor_dtype(value.dtype)
@@ -78,12 +70,10 @@ def _type(value: Value | None) -> "TypeProto":
 
 
 def _fill(
-    nodes: "Iterable[NodeProto]", given: "Mapping[str, AttributeProto]", absent: Container[str]
+    nodes: Iterable[NodeProto], given: Mapping[str, AttributeProto], absent: Container[str]
 ) -> None:
     """Put the caller's attributes in the place of references to them, and leave out, in place, the
     operands that the caller leaves out."""
-    from onnx import AttributeProto
-
     for node in nodes:
         for i, name in enumerate(node.input):
             if name in absent:

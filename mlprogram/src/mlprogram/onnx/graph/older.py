@@ -8,7 +8,6 @@ PRelu, which had one slope per channel until opset 7.
 
 from pathlib import Path
 import re
-from typing import TYPE_CHECKING
 
 from mlprogram.errors import UnsupportedModel, UnsupportedOp
 from mlprogram.onnx.file import (
@@ -24,20 +23,16 @@ from mlprogram.onnx.graph.ops import Unsayable
 from mlprogram.onnx.graph.ops._common import in_mil
 from mlprogram.onnx.graph.order import set_nodes
 import numpy as np
-
-if TYPE_CHECKING:  # onnx is an extra
-    from onnx import GraphProto, ModelProto, NodeProto
-
+from onnx import GraphProto, ModelProto, NodeProto, defs, helper, numpy_helper, shape_inference
+from onnx.version_converter import convert_version
 
 ANY_NUMBER = {"Constant", "Slice"}  # a slice may end at INT64_MAX
 
 
-def carried_over(model: "ModelProto", opset: int, path: Path) -> "ModelProto":
+def carried_over(model: ModelProto, opset: int, path: Path) -> ModelProto:
     """Convert the model to opset 13 if it is older. Raises UnsupportedModel."""
     if opset >= OLDEST:
         return model
-    from onnx.version_converter import convert_version
-
     for node in all_nodes(model.graph):
         _check_numbers(node, path)
     try:
@@ -53,7 +48,7 @@ def carried_over(model: "ModelProto", opset: int, path: Path) -> "ModelProto":
     return model
 
 
-def _check_numbers(node: "NodeProto", path: Path) -> None:
+def _check_numbers(node: NodeProto, path: Path) -> None:
     """Refuse whole numbers beyond int32, which some of onnx's conversions cut to C's int."""
     for item in node.attribute if node.op_type not in ANY_NUMBER else ():
         try:
@@ -62,10 +57,8 @@ def _check_numbers(node: "NodeProto", path: Path) -> None:
             raise UnsupportedOp(f"{path}: {describe(node)} has {error}") from None
 
 
-def _stumbled(model: "ModelProto", opset: int, said: str) -> str:
+def _stumbled(model: ModelProto, opset: int, said: str) -> str:
     """Explain why onnx's version converter failed: `said` speaks in terms of its C++ code."""
-    from onnx import defs
-
     names = {node.op_type for node in model.graph.node if node.domain in ONNX_DOMAINS}
     if unknown := sorted(name for name in names if not defs.has(name)):
         return f"ONNX does not define {', '.join(unknown)} (any more)"
@@ -84,7 +77,7 @@ def plainly(said: str) -> str:
     return (plain.splitlines() or ["nothing"])[0]
 
 
-def _mend(graph: "GraphProto", opset: int) -> None:
+def _mend(graph: GraphProto, opset: int) -> None:
     """Rewrite the nodes of a graph and its subgraphs, so that they keep their old meaning."""
     nodes: list[NodeProto] = []
     for node in graph.node:
@@ -96,11 +89,9 @@ def _mend(graph: "GraphProto", opset: int) -> None:
     set_nodes(graph, nodes)
 
 
-def _spread_slopes(model: "ModelProto") -> None:
+def _spread_slopes(model: ModelProto) -> None:
     """Reshape PRelu's slopes: before opset 7 they belong to the channels, since then they broadcast
     from the last axis. Raises ValueError."""
-    from onnx import helper, shape_inference
-
     graph = shape_inference.infer_shapes(model).graph
     tensors = {f.name: f.type.tensor_type for f in [*graph.input, *graph.value_info]}
     ranks = {name: len(t.shape.dim) for name, t in tensors.items() if t.HasField("shape")}
@@ -119,11 +110,9 @@ def _spread_slopes(model: "ModelProto") -> None:
     set_nodes(model.graph, nodes)
 
 
-def _keep_coordinates(node: "NodeProto", graph: "GraphProto") -> None:
+def _keep_coordinates(node: NodeProto, graph: GraphProto) -> None:
     """Have an old Resize take row i from i / scale. The rounding of "nearest", which was not
     defined, is ONNX Runtime's."""
-    from onnx import helper, numpy_helper
-
     scales = constants_of(graph).get(node.input[2])
     shrinks = scales is not None and numpy_helper.to_array(scales).min(initial=1) < 1
     nearest = "ceil" if shrinks else "floor"
@@ -131,10 +120,8 @@ def _keep_coordinates(node: "NodeProto", graph: "GraphProto") -> None:
     node.attribute.append(helper.make_attribute("nearest_mode", nearest))
 
 
-def _flattened(node: "NodeProto") -> "list[NodeProto]":
+def _flattened(node: NodeProto) -> list[NodeProto]:
     """Replace an old Hardmax by one of a matrix: the axes before its own, and the rest."""
-    from onnx import helper
-
     axis = attribute(node, "axis", 1)
     (x,), (y,) = node.input, node.output
     shape, flat, made = (f"{y}/{part}" for part in ("shape", "flat", "made"))

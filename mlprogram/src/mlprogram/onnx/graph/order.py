@@ -5,15 +5,12 @@ ONNX demands sorted files, but ONNX Runtime also runs unsorted ones, so some exp
 
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING
 
 from mlprogram.onnx.file import subgraphs
-
-if TYPE_CHECKING:  # onnx is an extra
-    from onnx import FunctionProto, GraphProto, NodeProto
+from onnx import FunctionProto, GraphProto, NodeProto
 
 
-def put_in_order(graph: "GraphProto | FunctionProto") -> None:
+def put_in_order(graph: GraphProto | FunctionProto) -> None:
     """Sort the nodes of a graph and of its subgraphs in place, if they are not sorted.
 
     The nodes of a cycle stay unsorted; translation then refuses them for an unknown input.
@@ -37,14 +34,14 @@ def put_in_order(graph: "GraphProto | FunctionProto") -> None:
         set_nodes(graph, [graph.node[place] for place in order])
 
 
-def set_nodes(graph: "GraphProto | FunctionProto", nodes: "Iterable[NodeProto]") -> None:
+def set_nodes(graph: GraphProto | FunctionProto, nodes: Iterable[NodeProto]) -> None:
     """Replace a graph's nodes by these, which may include its own."""
     copied = type(graph)(node=nodes)
     graph.ClearField("node")
     graph.node.extend(copied.node)
 
 
-def _taken(node: "NodeProto") -> Iterator[str]:
+def _taken(node: NodeProto) -> Iterator[str]:
     """The names of the values that a node reads, itself and in its subgraphs."""
     yield from node.input
     for inner in subgraphs(node):

@@ -7,7 +7,6 @@ becomes int32, and a scalar gets shape (1,).
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlprogram.errors import InvalidInput, UnsupportedModel
 from mlprogram.onnx.file import dimensions
@@ -26,9 +25,7 @@ from mlprogram.onnx.graph.ops._common import (
 from mlprogram.onnx.graph.translate import GraphWalk, accepted
 from mlprogram.onnx.graph.values import Value
 import numpy as np
-
-if TYPE_CHECKING:  # onnx is an extra
-    from onnx import ValueInfoProto
+from onnx import ValueInfoProto, helper
 
 
 class GraphSignature:
@@ -100,11 +97,9 @@ class GraphSignature:
 
 
 def _declared(
-    feature: "ValueInfoProto", given: tuple[int, ...] | None, path: Path
+    feature: ValueInfoProto, given: tuple[int, ...] | None, path: Path
 ) -> tuple[np.dtype, tuple[int, ...]]:
     """The dtype and shape of an input, from the graph or from the caller."""
-    from onnx import helper
-
     where, tensor = f"{path}: input {feature.name!r}", feature.type.tensor_type
     if feature.type.WhichOneof("value") != "tensor_type":
         raise UnsupportedModel(f"{where} is no tensor")

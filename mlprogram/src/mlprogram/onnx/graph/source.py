@@ -6,16 +6,14 @@ Constants in files beside it are mapped into memory, not read (`mlprogram.onnx.f
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlprogram.errors import InvalidWeights, UnsupportedModel
 from mlprogram.onnx.file import ModelFile, opset_of
 from mlprogram.onnx.graph.older import carried_over, plainly
 from mlprogram.onnx.graph.order import put_in_order
 import numpy as np
-
-if TYPE_CHECKING:  # onnx is an extra
-    from onnx import GraphProto, TensorProto
+from onnx import GraphProto, TensorProto, helper, numpy_helper
+from onnx.inliner import inline_local_functions
 
 
 class GraphSource:
@@ -24,8 +22,6 @@ class GraphSource:
     def __init__(self, path: Path):
         """Raises InvalidInput, InvalidWeights and UnsupportedModel."""
         self.path, self._file = path, ModelFile(path)
-        from onnx.inliner import inline_local_functions
-
         model = self._file.model
         for part in (model.graph, *model.functions):
             put_in_order(part)
@@ -37,7 +33,7 @@ class GraphSource:
             raise InvalidWeights(f"{path}: its functions cannot be inlined: {why}") from None
         self.graph, self.opset = self.model.graph, opset_of(self.model)
 
-    def constants(self, graph: "GraphProto | None" = None) -> Iterator[tuple[str, np.ndarray]]:
+    def constants(self, graph: GraphProto | None = None) -> Iterator[tuple[str, np.ndarray]]:
         """The initializers of the graph, or of a subgraph, by name, in ONNX's types."""
         graph = graph or self.graph
         if graph.sparse_initializer:
@@ -45,10 +41,8 @@ class GraphSource:
         for tensor in graph.initializer:
             yield tensor.name, self.array(tensor)
 
-    def array(self, tensor: "TensorProto") -> np.ndarray:
+    def array(self, tensor: TensorProto) -> np.ndarray:
         """Read a constant. Raises InvalidWeights."""
-        from onnx import TensorProto, helper, numpy_helper
-
         where, shape = f"{self.path}: constant {tensor.name!r}", tuple(tensor.dims)
         try:
             if tensor.data_location != TensorProto.EXTERNAL:

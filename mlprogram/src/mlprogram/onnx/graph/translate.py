@@ -6,7 +6,7 @@ A node without a form in MIL raises an error that names the node, its inputs, an
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from mlprogram.errors import InvalidWeights, UnsupportedOp
 from mlprogram.onnx.evaluate import NotComputed, TooLarge, evaluate
@@ -28,11 +28,8 @@ from mlprogram.onnx.graph.ops._common import (
 from mlprogram.onnx.graph.source import GraphSource
 from mlprogram.onnx.graph.values import Value, is_foldable, wrapped
 import numpy as np
-
-if TYPE_CHECKING:  # onnx is an extra
-    from onnx import FunctionProto, GraphProto, NodeProto
-    from onnx.defs import OpSchema
-
+from onnx import FunctionProto, GraphProto, NodeProto, defs, helper
+from onnx.defs import OpSchema
 
 Inputs = Sequence[Value | None]
 
@@ -58,11 +55,11 @@ class GraphWalk:
         self._inside: tuple[str, ...] = ()  # what the present graph is a part of
         self._names: set[str] = set()
 
-    def constants(self, graph: "GraphProto | None" = None) -> dict[str, Value]:
+    def constants(self, graph: GraphProto | None = None) -> dict[str, Value]:
         """The constants that are stored in the graph, or in a subgraph."""
         return {name: Value.known(array) for name, array in self.source.constants(graph)}
 
-    def convert(self, nodes: "Iterable[NodeProto]") -> None:
+    def convert(self, nodes: Iterable[NodeProto]) -> None:
         """Fold each node, or add the MIL ops that compute it."""
         for node in nodes:
             inputs = [self._find(name, node) if name else None for name in node.input]
@@ -76,7 +73,7 @@ class GraphWalk:
             named = zip(node.output, results, strict=False)
             self.values |= {name: value for name, value in named if name}
 
-    def _find(self, name: str, node: "NodeProto") -> Value:
+    def _find(self, name: str, node: NodeProto) -> Value:
         if name not in self.values:
             raise InvalidWeights(
                 f"{self.path}: {describe(node)}: {name!r} is what nothing before it gives"
@@ -85,8 +82,8 @@ class GraphWalk:
 
     def nested(
         self,
-        node: "NodeProto",
-        part: "GraphProto | FunctionProto",
+        node: NodeProto,
+        part: GraphProto | FunctionProto,
         given: Mapping[str, Value],
         what: str = "",
     ) -> list[Value]:
@@ -112,12 +109,10 @@ class GraphWalk:
 
     def apply(self, op: str, *inputs: Value, **attributes) -> Value:
         """The result of an operator of ONNX's that is not a node of the graph."""
-        from onnx import helper
-
         names = [f"{op}_{i}" for i in range(len(inputs))]
         return self._results(helper.make_node(op, names, [op], **attributes), inputs)[0]
 
-    def _results(self, node: "NodeProto", inputs: Inputs) -> list[Value]:
+    def _results(self, node: NodeProto, inputs: Inputs) -> list[Value]:
         if node.domain not in ONNX_DOMAINS:
             raise Unsayable(_foreign(node.domain))
         if node.op_type in CONTROL:
@@ -147,7 +142,7 @@ class GraphWalk:
             return self._computed(node, inputs, schema, error)
 
     def _computed(
-        self, node: "NodeProto", inputs: Inputs, schema: "OpSchema", error: NotComputed
+        self, node: NodeProto, inputs: Inputs, schema: OpSchema, error: NotComputed
     ) -> list[Value]:
         """Fold a node that onnx cannot compute with the operator's own function in ops/.
 
@@ -170,7 +165,7 @@ class GraphWalk:
             for array, value in zip(arrays, made, strict=True)
         ]
 
-    def _made(self, node: "NodeProto", inputs: Inputs, schema: "OpSchema") -> list[Value]:
+    def _made(self, node: NodeProto, inputs: Inputs, schema: OpSchema) -> list[Value]:
         """Add the MIL ops of a node to the function that is being built; return its results."""
         operator = OPERATORS.get(node.op_type)
         if operator is None:
@@ -203,24 +198,22 @@ class GraphWalk:
                 for x, dtype in zip(made, dtypes, strict=False)
             ]
 
-    def _named(self, node: "NodeProto", made: list[Value]) -> list[Value]:
+    def _named(self, node: NodeProto, made: list[Value]) -> list[Value]:
         """Give the results the names in the program that they have in the graph."""
         for value, name in zip(made, node.output, strict=False):
             if name and not isinstance(value.data, np.ndarray):
                 value.data.name = self.name(name)
         return made
 
-    def _folded(self, node: "NodeProto", inputs: Inputs) -> list[np.ndarray]:
+    def _folded(self, node: NodeProto, inputs: Inputs) -> list[np.ndarray]:
         if node.op_type == "Constant" and [a.name for a in node.attribute] == ["value"]:
             return [self.source.array(node.attribute[0].t)]
         named = zip(node.input, inputs, strict=True)
         operands = {name: value.operand for name, value in named if value is not None}
         return evaluate(node, operands, self._opset)
 
-    def _schema(self, node: "NodeProto") -> "OpSchema":
+    def _schema(self, node: NodeProto) -> OpSchema:
         """ONNX's definition of a node's operator. Raises Unsayable."""
-        from onnx import defs
-
         try:
             return defs.get_schema(node.op_type, self._opset, "")
         except defs.SchemaError:
@@ -228,9 +221,9 @@ class GraphWalk:
                 f"an operator that opset {self._opset} does not have{_near(node)}"
             ) from None
 
-    def _arguments(self, node: "NodeProto", operator: Operator, inputs: Inputs) -> list:
+    def _arguments(self, node: NodeProto, operator: Operator, inputs: Inputs) -> list:
         """Convert the inputs to the arguments of the operator's function."""
-        if operator.is_variadic:
+        if any(p.kind is p.VAR_POSITIONAL for p in operator.parameters):
             values = [value for value in inputs if value is not None]
             if len(values) < len(inputs):
                 raise Unsayable("an input that is left out")
@@ -270,7 +263,7 @@ class GraphWalk:
         self._names.add(unique)
         return unique
 
-    def _say(self, node: "NodeProto", inputs: Inputs, why: str) -> str:
+    def _say(self, node: NodeProto, inputs: Inputs, why: str) -> str:
         """The error message about a node: the node, its inputs, and the reason."""
         operands = [
             f"{name} {v.dtype} {v.shape}{' known' * v.is_known}"
@@ -300,18 +293,16 @@ def _foreign(domain: str) -> str:
     )
 
 
-def _near(node: "NodeProto") -> str:
+def _near(node: NodeProto) -> str:
     near = get_close_matches(node.op_type, OPERATORS, 3, 0.7)
     return f"; near are {', '.join(near)}" if near else ""
 
 
 def _keywords(
-    node: "NodeProto", operator: Operator, dtype: np.dtype | None, since: int
+    node: NodeProto, operator: Operator, dtype: np.dtype | None, since: int
 ) -> dict[str, Any]:
     """The keyword arguments: the node's attributes, and those of outputs, dtype and since that the
     function has."""
-    from onnx import helper
-
     settings = [a for a in node.attribute if a.name != "seed"]  # of what no package draws
     attributes: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in settings}
     for item in settings:
@@ -334,10 +325,8 @@ def _result(op: str, x: Tensor, dtype: np.dtype | None, origins: frozenset[str])
     return Value(wrapped(x, dtype, op), dtype, origins)
 
 
-def _declared(schema: "OpSchema", node: "NodeProto", inputs: Inputs) -> list[np.dtype | None]:
+def _declared(schema: OpSchema, node: NodeProto, inputs: Inputs) -> list[np.dtype | None]:
     """The ONNX types of a node's results; None where the definition does not determine one."""
-    from onnx import helper
-
     types, formal = {"tensor(int64)": np.dtype(np.int64)}, list(schema.inputs)
     for i, value in enumerate(inputs):
         if value is not None:

@@ -11,14 +11,10 @@ all of that is constant, and `mlprogram.onnx.evaluate` folds it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 import re
-from typing import TYPE_CHECKING
 
 from mlprogram.onnx.graph.ops._common import Tensor, is_float, mb
 import numpy as np
-
-if TYPE_CHECKING:  # onnx is an extra
-    from onnx import NodeProto
-
+from onnx import NodeProto
 
 #: Operators whose results may exceed the range of a narrow type.
 WRAPPING = {
@@ -60,7 +56,7 @@ class Value:
         return self.data if self.is_known else np.broadcast_to(self.dtype.type(0), self.shape)
 
 
-def is_foldable(node: "NodeProto", inputs: Sequence[Value | None]) -> bool:
+def is_foldable(node: NodeProto, inputs: Sequence[Value | None]) -> bool:
     """Whether a node can be folded: it uses only constants of its inputs, and no random numbers."""
     looked_past = SHAPE_ALONE.get(node.op_type, set())
     known = all(v is None or v.is_known or i in looked_past for i, v in enumerate(inputs))

@@ -247,7 +247,7 @@ def _first(one: _Comparison, walk: Walk, found: SourceDifference) -> Parting | N
     verdict = found.suppression
     if verdict is not None and verdict.before:
         walk.open.clear()  # boxes agree, by corners or by centre
-    parted, lost = walk.parted, walk.parted_inputs
+    parted, lost = walk.parted, [name for name in one.source.inputs if name in walk.open]
     if one.fault is not None and (parted or lost):
         return _of_image(one, walk)
     if parted:

@@ -244,7 +244,7 @@ class CauseSearch:
             if not makers or array is None or not informative(array):
                 continue
             for relation, value in itertools.product(
-                (_clipped, _scaled, _shifted), self.walk.index.of_size(array.size)
+                (_clipped, _scaled, _shifted), self.walk.index.by_size[array.size]
             ):
                 found = self._fitted(relation, array, value) if value.name in self.first else None
                 if not found or found[1].startswith("the source"):

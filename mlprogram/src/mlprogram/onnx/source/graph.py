@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlprogram.errors import InvalidInput
+from mlprogram.onnx.file import load_onnx
 import numpy as np
 
 
@@ -64,6 +65,10 @@ class SourceGraph(ABC):
     ) -> dict[str, Any]:
         """What a node makes of `values`, by name. settings: its own if None."""
 
+    def plausible(self, shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, np.ndarray]:
+        """Arrays for inputs of these shapes that mean something; none where nothing tells."""
+        return {}
+
 
 def open_source(text: str, trusted: bool = False) -> SourceGraph:
     """Open a source by its name on the command line. Raises InvalidInput and what reading raises.
@@ -81,6 +86,7 @@ def open_source(text: str, trusted: bool = False) -> SourceGraph:
 
         return from_file(text, trusted)
     if text.endswith(".onnx"):
+        load_onnx()  # which it imports
         from mlprogram.onnx.source.onnx_graph import OnnxSourceGraph
 
         return OnnxSourceGraph(text)

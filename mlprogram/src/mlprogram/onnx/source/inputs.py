@@ -10,7 +10,6 @@ from pathlib import Path
 
 from mlprogram.errors import InvalidInput
 from mlprogram.onnx.source.graph import SourceGraph, SourceInput
-from mlprogram.onnx.source.onnx_graph import OnnxSourceGraph
 from mlprogram.onnx.source.package import PackageRun
 from mlprogram.package.description import Feature, by_name, load_inputs
 import numpy as np
@@ -64,10 +63,8 @@ def _made(
 ) -> dict[str, np.ndarray]:
     """Random arrays; of whole numbers those of the source."""
     generator = np.random.default_rng(seed)
-    plausible: dict[str, np.ndarray] = {}
-    if isinstance(source, OnnxSourceGraph):
-        shapes = {pairs[name]: feature.shape for name, feature in features.items()}
-        plausible = source.plausible(shapes, seed)
+    shapes = {pairs[name]: feature.shape for name, feature in features.items()}
+    plausible = source.plausible(shapes, seed)
     made = {}
     for name, feature in features.items():
         theirs = source.inputs[pairs[name]]

@@ -173,9 +173,9 @@ class ValueIndex:
     def __init__(self, values: Iterable[PackageValue], tolerance: float):
         self.tolerance = tolerance
         self.values = list(values)
-        self._by_size: dict[int, list[PackageValue]] = defaultdict(list)
+        self.by_size: dict[int, list[PackageValue]] = defaultdict(list)
         for value in self.values:
-            self._by_size[value.array.size].append(value)
+            self.by_size[value.array.size].append(value)
 
     def find(
         self,
@@ -188,7 +188,7 @@ class ValueIndex:
         summary, room = summarise(array), self.tolerance if tolerance is None else tolerance
         near = [
             value
-            for value in self._by_size[array.size]
+            for value in self.by_size[array.size]
             if summary.near(value.summary, room) and among(value)
         ]
         for reorder in (False, True):
@@ -196,9 +196,6 @@ class ValueIndex:
                 if found := align(array, value.array, room, reorder):
                     return ValueMatch(name, value, *found)
         return None
-
-    def of_size(self, size: int) -> list[PackageValue]:
-        return self._by_size[size]
 
 
 def informative(array: np.ndarray) -> bool:

@@ -7,7 +7,7 @@ Without ONNX Runtime, onnx's own reference evaluator runs them, which is slow. A
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlprogram.errors import InvalidInput, UnsupportedModel
 from mlprogram.onnx.check.inputs import plausible_inputs
@@ -15,10 +15,8 @@ from mlprogram.onnx.file import OnnxGraph, describe, dimensions, opset_of, subgr
 from mlprogram.onnx.runtime import open_session
 from mlprogram.onnx.source.graph import SourceGraph, SourceInput, SourceNode
 import numpy as np
-
-if TYPE_CHECKING:  # onnx is an extra
-    from onnx import GraphProto, NodeProto
-
+from onnx import GraphProto, NodeProto, ValueInfoProto, defs, helper, load_from_string, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 #: The most elements of a constant that a node is given as such; larger ones are inputs of its run.
 #: Some operators take shapes and axes only as constants.
@@ -32,8 +30,6 @@ class OnnxSourceGraph(SourceGraph):
         if not Path(path).is_file():
             raise InvalidInput(f"{path}: no such file")
         self._file = OnnxGraph(Path(path))
-        from onnx import helper, numpy_helper
-
         graph = self._file.model.graph
         self.constants = {
             tensor.name: numpy_helper.to_array(tensor, str(Path(path).parent))
@@ -52,7 +48,7 @@ class OnnxSourceGraph(SourceGraph):
         runner = "ONNX Runtime" if _has_runtime() else "onnx's reference evaluator"
         self.title = f"{path}, run by {runner}"
 
-    def _node(self, proto: "NodeProto") -> SourceNode:
+    def _node(self, proto: NodeProto) -> SourceNode:
         outputs = tuple(name for name in proto.output if name)
         reads = dict.fromkeys([*filter(None, proto.input), *_free_names(proto)])
         op = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
@@ -62,10 +58,8 @@ class OnnxSourceGraph(SourceGraph):
         self._protos[outputs[0]] = proto
         return node
 
-    def _settings(self, proto: "NodeProto") -> dict[str, Any]:
+    def _settings(self, proto: NodeProto) -> dict[str, Any]:
         """The attributes, those that the node leaves out by ONNX's defaults; graphs are none."""
-        from onnx import defs, helper
-
         opset = opset_of(self._file.model)
         found: dict[str, Any] = {}
         if not proto.domain and defs.has(proto.op_type, opset, ""):
@@ -97,7 +91,7 @@ class OnnxSourceGraph(SourceGraph):
         return dict(zip(node.outputs, self._sessions[key].run(None, given), strict=True))
 
     def plausible(self, shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, np.ndarray]:
-        """Arrays for inputs of these shapes: masks, ids and positions that mean something."""
+        """Masks, ids and positions among them."""
         features = {
             name: (self.inputs[name].dtype, shape if self.inputs[name].shape else ())
             for name, shape in shapes.items()
@@ -108,8 +102,6 @@ class OnnxSourceGraph(SourceGraph):
         self, node: SourceNode, given: Mapping, small: Mapping, settings: Mapping | None
     ) -> bytes:
         """A model of this node alone."""
-        from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
-
         proto = NodeProto()
         proto.CopyFrom(self._protos[node.outputs[0]])
         if settings is not None:
@@ -141,21 +133,18 @@ def _has_runtime() -> bool:
 def _session(model: bytes):
     """What runs a model by `run(None, inputs)`."""
     if not _has_runtime():
-        from onnx import load_from_string
-        from onnx.reference import ReferenceEvaluator
-
         return ReferenceEvaluator(load_from_string(model))
     return open_session(model, threads=1)
 
 
-def _free_names(node: "NodeProto") -> Iterator[str]:
+def _free_names(node: NodeProto) -> Iterator[str]:
     """The values of the graph around that a node's branches and bodies read."""
     for graph in subgraphs(node):
         known = {value.name for value in (*graph.input, *graph.initializer)}
         yield from (name for name in _read(graph) if name not in known)
 
 
-def _read(graph: "GraphProto") -> Iterator[str]:
+def _read(graph: GraphProto) -> Iterator[str]:
     made = {name for node in graph.node for name in node.output}
     for node in graph.node:
         yield from (n for n in (*node.input, *_free_names(node)) if n and n not in made)

@@ -8,6 +8,7 @@ from mlprogram.compare import Gap, percent
 from mlprogram.onnx.source.graph import SourceNode
 from mlprogram.onnx.source.match import PackageValue, ValueMatch
 from mlprogram.onnx.source.suppression import SuppressionVerdict
+from mlprogram.terminal import plain
 
 
 @dataclass(frozen=True)
@@ -44,19 +45,19 @@ class Parting:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        gap = None if self.gap is None else {
-            key: _plain(value) for key, value in asdict(self.gap).items() if key != "inputs"
-        }
+        gap = None if self.gap is None else asdict(self.gap)
+        if gap:
+            del gap["inputs"]
         value = self.value and {"name": self.value.name, "op": self.value.op,
                                 "shape": list(self.value.array.shape)}  # fmt: skip
         node = {"name": self.node.name, "op": self.node.op, "where": self.node.where}
         agreed = [
             {"source": m.source, "package": m.package.name, "op": m.package.op,
-             "layout": m.layout, "error": _plain(m.error)}
+             "layout": m.layout, "error": m.error}
             for m in self.agreeing
         ]  # fmt: skip
-        return {"node": node, "mil": value, "gap": gap, "agreed": agreed,
-                "kind": self.kind, "cause": self.cause}  # fmt: skip
+        return plain({"node": node, "mil": value, "gap": gap, "agreed": agreed,
+                      "kind": self.kind, "cause": self.cause})  # fmt: skip
 
 
 @dataclass
@@ -123,12 +124,9 @@ class SourceDifference:
                   "values": self.values, "package_values": self.package_values,
                   "notes": self.notes}  # fmt: skip
         found["first"] = self.first.to_json() if self.first else None
-        found["suppression"] = None if self.suppression is None else {
-            key: _plain(value) for key, value in asdict(self.suppression).items()
-        }
-        found["outputs"] = {name: _plain(error) for name, error in self.errors.items()}
-        found["half"] = {name: _plain(error) for name, error in self.half.items()}
-        return found
+        found["suppression"] = self.suppression and asdict(self.suppression)
+        found["outputs"], found["half"] = self.errors, self.half
+        return plain(found)
 
 
 def _said(error: float) -> str:
@@ -137,14 +135,3 @@ def _said(error: float) -> str:
     if not isfinite(error):
         return "not found, or of another shape"
     return f"off by {percent(error)} of its largest value, end to end"
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no infinity and no NaN."""
-    if isinstance(value, float) and not isfinite(value):
-        return str(value)
-    if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    return value

@@ -31,7 +31,9 @@ class TorchSourceGraph(SourceGraph):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             module = program.module()
-        self._nodes = {n.name: n for n in module.graph.nodes if not _is_guard(n)}
+        self._nodes = {  # without those that only check the inputs' shapes
+            n.name: n for n in module.graph.nodes if n.op != "call_module" or n.users
+        }
         examples = iter(torch.utils._pytree.tree_leaves(program.example_inputs or ()))
         self.inputs, self.constants, self.nodes = {}, {}, []
         self.outputs = []
@@ -152,11 +154,6 @@ def _called(target: Any, args: Any, kwargs: dict) -> Any:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return target(*args, **kwargs)
-
-
-def _is_guard(node: fx.Node) -> bool:
-    """Whether a node only checks the inputs' shapes."""
-    return node.op == "call_module" and not node.users
 
 
 def _input(node: fx.Node, example: object) -> SourceInput:

@@ -45,12 +45,6 @@ def rounded(array: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(half) & ((half != 0) | (array == 0)), half, array)
 
 
-def _is_size(node: SourceNode, made: Mapping[str, Any]) -> bool:
-    """Whether a node only says how large its operand is, which is no number to compare."""
-    whole = all(isinstance(value, int) for value in made.values())
-    return whole or node.op in ("Shape", "Size")
-
-
 class Walk:
     """A source along a package.
 
@@ -100,7 +94,9 @@ class Walk:
 
     def _step(self, node: SourceNode) -> None:
         made = self.source.run_node(node, self.values, self._settings(node))
-        if not self.live.intersection(node.inputs) or _is_size(node, made):
+        # one that only says how large its operand is makes no number to compare
+        is_size = node.op in ("Shape", "Size") or all(isinstance(v, int) for v in made.values())
+        if not self.live.intersection(node.inputs) or is_size:
             if other := self._otherwise(node):
                 self.plain |= self.source.run_node(node, self.values | other)
             self.values |= made
@@ -299,11 +295,6 @@ class Walk:
     def parted(self) -> list[SourceNode]:
         """The nodes whose results part, in order; the first one reads only what agrees."""
         return [node for node in self.source.nodes if self.open.intersection(node.outputs)]
-
-    @property
-    def parted_inputs(self) -> list[str]:
-        """The inputs of the source that the package has nowhere, and should have."""
-        return [name for name in self.source.inputs if name in self.open]
 
     def agreeing(self, nodes: Collection[SourceNode]) -> list[ValueMatch]:
         """The values that agree and that these nodes read, in the source's order."""

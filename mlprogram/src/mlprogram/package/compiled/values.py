@@ -6,7 +6,7 @@ import re
 from mlprogram.errors import InvalidPackage
 from mlprogram.package.files import proto
 from mlprogram.package.values import DTYPES, MAX_RANK
-from mlprogram.package.weight_file import NUMPY, SUB_BYTE
+from mlprogram.package.weight_file import NUMPY, SUB_BYTE, pack_bits
 import numpy as np
 
 CODES = {name: code for code, name in DTYPES.items()}
@@ -278,7 +278,8 @@ def _store(tensor, dtype: str, items: list[str]) -> None:
         tensor.longInts.values.extend([int(item) for item in items])
     else:
         array: np.ndarray = np.array([int(item) for item in items], NUMPY[dtype])
-        tensor.bytes.values = _packed(array, SUB_BYTE[dtype]) if dtype in SUB_BYTE else bytes(array)
+        packed = pack_bits(array, SUB_BYTE[dtype]) if dtype in SUB_BYTE else array
+        tensor.bytes.values = packed.tobytes()
 
 
 def _store_floats(tensor, dtype: str, values: list[float]) -> None:
@@ -297,12 +298,3 @@ def _store_floats(tensor, dtype: str, values: list[float]) -> None:
 
 def _float(text: str) -> float:
     return float.fromhex(text) if "x" in text or "X" in text else float(text)
-
-
-def _packed(array: np.ndarray, bits: int) -> bytes:
-    """Pack values of `bits` bits each, least significant bit first; raises OverflowError."""
-    low = -(1 << bits - 1) if array.dtype == np.int8 else 0
-    if array.size and (array.min() < low or array.max() >= low + (1 << bits)):
-        raise OverflowError(f"integers beyond {bits} bits")
-    single = np.unpackbits(array.view(np.uint8)[:, None], axis=1, count=bits, bitorder="little")
-    return np.packbits(single.reshape(-1), bitorder="little").tobytes()

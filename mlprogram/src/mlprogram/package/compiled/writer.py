@@ -119,7 +119,8 @@ class _Writer:
     def tensor(self, value) -> str:
         type_ = read_type(value.type, "a value")
         if None in type_.shape:  # in an attribute, the one list that there is
-            size = _length(value.immediateValue.tensor)
+            tensor = value.immediateValue.tensor
+            size = len(getattr(tensor, tensor.WhichOneof("value")).values)
             type_ = type(type_)(type_.dtype, (size,))
         array = decode(value.immediateValue, type_, "a value")
         if type_.dtype == "bf16":
@@ -129,10 +130,6 @@ class _Writer:
 
 def _size(dimension) -> str:
     return str(dimension.constant.size) if dimension.HasField("constant") else "?"
-
-
-def _length(tensor) -> int:
-    return len(getattr(tensor, tensor.WhichOneof("value")).values)
 
 
 def _string(text: str) -> str:

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from mlprogram.ane import laws
-from mlprogram.ane.faults.fault import Fault, load
+from mlprogram.ane.faults.fault import Fault, mendable
 from mlprogram.ane.faults.fix import edit
 from mlprogram.ane.faults.fix.mend import Mend, Unmended
+from mlprogram.ane.faults.fix.prove import prove_alone, prove_whole
 from mlprogram.ane.faults.fix.rewrites import UNSURE, mends_of, same_rewrite
 from mlprogram.ane.faults.versions import makers_of
 from mlprogram.ane.laws.graph import ProgramGraph
@@ -34,9 +35,7 @@ from mlprogram.package.container import Container, open_container, save
 from mlprogram.package.reader import Package
 from mlprogram.tables import table
 
-LAW = "non-finite"  # of the engine: the one that rewrites keep, beside the known faults
-
-__all__ = ["FixReport", "Treated", "fix", "mendable"]
+__all__ = ["FixReport", "Treated", "fix"]
 
 
 @dataclass(frozen=True)
@@ -121,11 +120,6 @@ def _changes(report: FixReport) -> str:
         f"{ops} ops, {size} bytes; on {report.tried} sets of inputs at most "
         f"{report.error:.2g} of the largest number from what was meant"
     )
-
-
-def mendable(system: str = "", coremltools: str = "") -> Mapping[str, Rule]:
-    """The known faults, as `faults.load` has them, and the law that constants are finite."""
-    return {LAW: laws.load()[LAW], **load(system, coremltools)}
 
 
 def fix(package: str | Path, out: str | Path, known: Mapping[str, Rule] | None = None) -> FixReport:
@@ -219,8 +213,6 @@ def _rewritten(container: Container, mends: Mends) -> Container:
 
 def _keep_proven(after: Container, mends: Mends, report: FixReport) -> int:
     """Drop the mendings that do not give what is meant, each tried alone; returns how many stay."""
-    from mlprogram.ane.faults.fix.prove import prove_alone
-
     kept = 0
     for function, all_ in mends.items():
         mends[function] = []
@@ -239,8 +231,6 @@ def _keep_proven(after: Container, mends: Mends, report: FixReport) -> int:
 
 def _prove(before: Container, after: Container, mends: Mends, report: FixReport) -> None:
     """Hold whole functions against what is meant. Raises InvalidInput where they part."""
-    from mlprogram.ane.faults.fix.prove import prove_whole
-
     for function, treated in mends.items():
         if not treated:
             continue

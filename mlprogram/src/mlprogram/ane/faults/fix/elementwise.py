@@ -5,6 +5,7 @@ from math import inf, pi
 from mlprogram.ane.faults.fix.mend import FINITE, At, Mend, Rewrite, Unmended
 from mlprogram.package.function import Operation
 import numpy as np
+import torch
 
 LARGEST = float(np.finfo(np.float32).max)  # what stands for no bound in single precision
 WHOLE = (-7, -3, -2, -1, 0, 1, 2, 3, 7)
@@ -14,8 +15,6 @@ AFTER_ATAN = ("add", "sub", "mul", "add", "mul", "add")
 
 def pow_two(at: At) -> Mend:
     """pow(2, y) -> exp2(y), an op that coremltools' own tests hold to 2 to the power y."""
-    import torch
-
     y, shape = at.value("y"), at.type.shape
     ones = at.value("x").type.sizes
     result = at.make.op("exp2", {"x": y})
@@ -26,8 +25,6 @@ def pow_two(at: At) -> Mend:
 
 def mod_sign(at: At) -> Mend:
     """mod(x, y) -> the remainder with the sign of y, from a mod of what is not negative."""
-    import torch
-
     x, y, make = at.value("x"), at.value("y"), at.make
     zero = 0 if y.type.dtype == "int32" else 0.0
     divisor = at.array("y")
@@ -51,8 +48,6 @@ def mod_sign(at: At) -> Mend:
 
 def reciprocal_epsilon(at: At) -> Mend:
     """inverse(x), which adds an epsilon -> 1 / x."""
-    import torch
-
     x = at.value("x")
     result = at.make.op("real_div", {"x": 1.0, "y": x})
     return at.mend(result, [x], torch.reciprocal)
@@ -60,8 +55,6 @@ def reciprocal_epsilon(at: At) -> Mend:
 
 def infinite_clip(at: At) -> Mend:
     """clip(x) with a bound that is infinite, or the largest number -> maximum or minimum."""
-    import torch
-
     x, low, high = at.value("x"), at.setting("alpha", -inf), at.setting("beta", inf)
     bounds = {"maximum": low, "minimum": high}
     finite = {kind: bound for kind, bound in bounds.items() if abs(bound) < LARGEST}
@@ -79,8 +72,6 @@ def atan2(at: At) -> Mend:
 
     The sign of a zero is not read: atan2(-0.0, -1) is pi, as Apple's later converter has it.
     """
-    import torch
-
     divided = _end_of_atan2(at)
     y, x = at.value("x", divided), at.value("x", at.maker("y", divided))
     make, dtype = at.make, at.type.dtype
@@ -114,8 +105,6 @@ def _end_of_atan2(at: At) -> Operation:
 
 def root_of_square(at: At) -> Mend:
     """The identity that coremltools makes of sqrt(x ** 2) -> abs(x), if it is that one."""
-    import torch
-
     x = at.value("x")
     return at.mend(at.make.op("abs", {"x": x}), [x], torch.abs)
 

@@ -4,13 +4,13 @@ from math import prod
 
 from mlprogram.ane.faults.fix.edit import Typed
 from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
+from mlprogram.ops import OPS
 import numpy as np
+import torch
 
 
 def gather_negative(at: At) -> Mend:
     """A gather at constant indices below zero -> at the same places counted from the front."""
-    import torch
-
     x, indices = at.value("x"), at.array("indices")
     if indices is None or int(at.setting("batch_dims", 0)):
         raise Unmended("its indices are computed, or it has batches")
@@ -64,8 +64,6 @@ def _places(at: At) -> dict[str, range]:
 
 def narrowed(at: At) -> list[Mend]:
     """A gather or squeeze of int32 that are cast to 16 bits for it, and back -> of the int32."""
-    from mlprogram.ops import OPS
-
     source = at.value("x", at.maker("x", at.operation))
     ((name, type_),) = at.operation.outputs
     readers = at.graph.readers.get(name, [])

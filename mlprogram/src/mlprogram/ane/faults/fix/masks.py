@@ -9,6 +9,7 @@ from mlprogram.ane.faults.fix.reductions import SCORES
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant
 import numpy as np
+import torch
 
 #: A closed score after the mask is added, and what scores are raised to: half precision holds both,
 #: and a score of up to their difference stays closed.
@@ -57,8 +58,6 @@ def mask_infinite(at: At) -> list[Mend]:
 
 
 def _bounded(at: At) -> Mend:
-    import torch
-
     lowest, kind = torch.finfo(torch.float32).min, at.operation.type
     compute: dict[str, Callable] = {
         "add": torch.add, "mul": torch.mul, "select": torch.where, "sub": torch.sub
@@ -96,8 +95,6 @@ def _finite(constant: Constant) -> np.ndarray:
 
 
 def _raised(at: At, softmax: Operation) -> Mend:
-    import torch
-
     here = at.near(softmax)
     x, axis, make = here.value("x"), int(here.setting("axis", -1)), here.make
     raised = make.op("maximum", {"x": x, "y": LOWEST})
@@ -108,8 +105,6 @@ def _raised(at: At, softmax: Operation) -> Mend:
 
 def mask_of_bools(at: At) -> Mend:
     """Attention's mask of 0 and 1 that is added to the scores -> one that closes where it is 0."""
-    import torch
-
     total, lowest = at.maker("x", at.operation), torch.finfo(torch.float32).min
     scores, mask, axis = at.value("x", total), at.value("y", total), int(at.setting("axis", -1))
     known, make = at.graph.constant(mask.name), at.make

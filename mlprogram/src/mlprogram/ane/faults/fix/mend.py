@@ -6,9 +6,11 @@ from typing import Any
 
 from mlprogram.ane.faults.fix.edit import Maker, Typed
 from mlprogram.ane.laws.graph import ProgramGraph
+from mlprogram.ops import OPS
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant, TensorType
 import numpy as np
+import torch
 
 #: Numbers at which ops have gone wrong: zeros, ones, halves, small and large ones of fp16.
 FINITE = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.5, 3.0, 10.0, -10.0, 100.0, -100.0, 1e-3, -1e-3,
@@ -88,9 +90,6 @@ class At:
 
         instead: constants that are meant in the place of those that there are.
         """
-        from mlprogram.ops import OPS
-        import torch
-
         op, keys = OPS[self.operation.type], [*self.operation.inputs]
         fixed: dict[str, Any] = {key: self.setting(key) for key in keys if key in op.static}
         fixed |= {key: torch.from_numpy(array) for key, array in (instead or {}).items()}
@@ -170,8 +169,6 @@ class At:
 
 def _tensor(constant: Constant):
     """A constant as a tensor, floats in float32."""
-    import torch
-
     array = constant.array()
     return torch.from_numpy(array.astype(np.float32 if array.dtype.kind == "f" else array.dtype))
 

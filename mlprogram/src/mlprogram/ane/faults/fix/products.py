@@ -3,6 +3,7 @@
 from mlprogram.ane.faults.fix.edit import Typed, broadcast
 from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 import numpy as np
+import torch
 
 MOST = 1 << 22  # bytes of a matrix that is written into the program; the weight file keeps its own
 
@@ -25,8 +26,6 @@ def fourier_matrix(at: At) -> Mend:
 
 def matmul_vector(at: At) -> Mend:
     """A matmul with a vector -> with a matrix of one row or column, which the product drops."""
-    import torch
-
     x, y = at.value("x"), at.value("y")
     row, column = (len(one.type.shape) == 1 for one in (x, y))
     left, right = _raised(at, x, 0) if row else x, _raised(at, y, 1) if column else y

@@ -16,7 +16,9 @@ from mlprogram.package.description import NUMPY
 from mlprogram.package.files import proto
 from mlprogram.package.function import Operation
 from mlprogram.package.messages import value_type
+from mlprogram.run.program import MLProgram
 import numpy as np
+import torch
 
 EDGES = (*FINITE, np.inf, -np.inf, np.nan)
 SMALL = (-5, -3, -2, -1, 0, 1, 2, 3, 7)  # integers
@@ -107,8 +109,6 @@ def _prove_reading(program, mend: Mend) -> None:
 
 def meant(mend: Mend, arrays: Mapping[str, np.ndarray], dtype: np.dtype) -> np.ndarray:
     """What torch computes of these inputs, rounded once."""
-    import torch
-
     tensors = [torch.from_numpy(np.array(arrays[value.name])) for value in mend.inputs]
     with np.errstate(over="ignore"):
         wanted = mend.meant(*map(_single, tensors)).numpy()
@@ -217,8 +217,6 @@ def opened(
 
     weights: decoded ones that programs of the same weight files share.
     """
-    from mlprogram.run.program import MLProgram
-
     program = MLProgram(container, function, precision, semantics=semantics, _shared=weights)
     return program.plain()
 

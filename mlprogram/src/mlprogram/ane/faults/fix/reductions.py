@@ -5,6 +5,8 @@ from math import sqrt
 from mlprogram.ane.faults.fix.edit import Typed
 from mlprogram.ane.faults.fix.mend import FINITE, At, Mend, Rewrite, Unmended
 import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 CLOSED = -40_000.0  # what a mask adds to a score that does not count
 DEFAULT_EPSILON = 1e-5  # what coremltools writes where torch's rms_norm is given none
@@ -13,8 +15,6 @@ SCORES = (0.0, 1.0, -1.0, 0.5, -2.5, 10.0, -10.0, 100.0, -100.0)
 
 def band_infinite(at: At) -> Mend:
     """x - band_part(x) -> select by the band; what is dropped gives 0, an infinity too."""
-    import torch
-
     band, x = at.maker("y", at.operation), at.value("x")
     if band.type != "band_part" or at.value("x", band) != x:
         raise Unmended("it is not x less a band of x")
@@ -43,8 +43,6 @@ def rms_norm_epsilon(at: At) -> Mend:
 
     m is taken as at least 1: less needs no scaling, and 0 cannot be divided by.
     """
-    import torch
-
     at.operation = at.back_to("add", 3)
     mean, eps = at.maker("x", at.operation), at.setting("y")
     if mean.type != "reduce_mean" or not isinstance(eps, float):
@@ -74,8 +72,6 @@ def rms_norm_epsilon(at: At) -> Mend:
 
 def log_sum_exp(at: At) -> Mend:
     """reduce_log_sum_exp(x) -> m + log(sum(exp(x - m))), m the largest of x."""
-    import torch
-
     x, keep = at.value("x"), bool(at.setting("keep_dims", False))
     axes = at.setting("axes") or [*range(len(x.type.shape))]
     make, over = at.make, {"axes": np.array(axes, np.int32), "keep_dims": True}
@@ -103,8 +99,6 @@ def attention(at: At) -> Mend:
     that the mask closes altogether gets the mean of the values, where the description gives NaN and
     PyTorch 2.13 gives 0.
     """
-    from torch.nn.functional import scaled_dot_product_attention
-
     query, key, value = (at.value(name) for name in ("query", "key", "value"))
     size = query.type.shape[-1]
     if size is None:
@@ -132,8 +126,6 @@ def attention(at: At) -> Mend:
 
 def log_softmax(at: At) -> Mend:
     """log(softmax(x)) -> x - m - log(sum(exp(x - m))), m the largest of x."""
-    import torch
-
     softmax = at.maker("x", at.operation)
     x, axis = at.value("x", softmax), int(at.setting("axis", -1, softmax))
     rank = len(x.type.shape)

@@ -5,6 +5,7 @@ from typing import Any
 from mlprogram.ane.faults.fix.edit import Typed
 from mlprogram.ane.faults.fix.mend import At, Mend, Rewrite, Unmended
 import numpy as np
+import torch
 
 #: Numbers whose products and sums half precision holds.
 MODEST = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
@@ -45,8 +46,6 @@ def pool_same_lower(at: At) -> Mend:
 def max_pool_padding(at: At) -> Mend:
     """A max_pool that rounds its count of windows up -> padded at the end for as many as declared,
     which leaves out one that would lie in the padding."""
-    import torch
-
     x, made = at.value("x"), at.type.shape[2:]
     if None in x.type.shape[2:] or None in made or at.setting("pad_type", "valid") != "custom":
         raise Unmended("its padding is not in numbers, or a size is open")
@@ -71,8 +70,6 @@ def max_pool_padding(at: At) -> Mend:
 
 def average_overhang(at: At) -> Mend:
     """An average over windows that hang over the padded input -> over the elements within it."""
-    import torch
-
     x, pads, made = at.value("x"), [*(at.setting("pad") or [])], at.type.shape[2:]
     kernel = at.setting("kernel_sizes")
     strides, rank = at.setting("strides") or [1] * len(kernel), len(kernel)

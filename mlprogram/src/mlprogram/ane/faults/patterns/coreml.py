@@ -4,14 +4,7 @@ from collections.abc import Container, Iterator
 from math import ceil
 
 from mlprogram.analysis.touched import touches
-from mlprogram.ane.faults.patterns.known import (
-    among,
-    each,
-    generation,
-    number,
-    numbers,
-    shape_of,
-)
+from mlprogram.ane.faults.patterns.known import among, each, number, numbers, shape_of
 from mlprogram.ane.laws.graph import VIEWS, ProgramGraph, Seen
 from mlprogram.package.function import Operation
 import numpy as np
@@ -89,7 +82,7 @@ def log_sum_exp(graph: ProgramGraph) -> Iterator[Seen]:
 
 
 def gather_negative(graph: ProgramGraph) -> Iterator[Seen]:
-    since17 = ("gather", "gather_along_axis", "gather_nd") if generation(graph) >= 17 else ()
+    since17 = ("gather", "gather_along_axis", "gather_nd") if graph.facts.opset >= 7 else ()
     for operation in among(graph, since17):
         indices = graph.constant(graph.item(operation, "indices"))
         if indices is not None and (lowest := indices.array().min(initial=0)) < 0:
@@ -168,7 +161,7 @@ def resample_reflection(graph: ProgramGraph) -> Iterator[Seen]:
 
 def crop_resize_gpu(graph: ProgramGraph) -> Iterator[Seen]:
     for operation in each(graph, "crop_resize"):
-        if generation(graph) < 17:
+        if graph.facts.opset < 7:
             yield Seen(f"a crop_resize of {graph.function.opset}", operation)
 
 

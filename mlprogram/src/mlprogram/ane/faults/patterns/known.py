@@ -1,7 +1,6 @@
 """What a graph tells of its values without running: signs, sizes, the systems it is written for."""
 
 from collections.abc import Container, Iterator
-import re
 
 from mlprogram.ane.laws.graph import ProgramGraph
 from mlprogram.package.function import Operation
@@ -29,13 +28,6 @@ def made_by(graph: ProgramGraph, operation: Operation, key: str, type_: str) -> 
     """The op of a type that made an input; None if another did."""
     maker = graph.maker(graph.item(operation, key))
     return maker if maker is not None and maker.type == type_ else None
-
-
-def generation(graph: ProgramGraph) -> int:
-    """The iOS that a function's opset came with: "CoreML8" -> 18, "CoreML9" -> 26; 0 if unknown."""
-    match = re.fullmatch(r"CoreML(\d+)", graph.function.opset)
-    number = int(match[1]) if match else 0
-    return {5: 15, 6: 16, 7: 17, 8: 18, 9: 26}.get(number, 0)
 
 
 def shape_of(graph: ProgramGraph, operation: Operation, key: str) -> tuple[int | None, ...]:

@@ -19,7 +19,8 @@ def last_axis_padding(graph: ProgramGraph, alignment: int) -> Iterator[Seen]:
     for operation, name, type_ in _visible(graph):
         if _upright(type_):
             times = alignment // ITEMSIZE[type_.dtype]
-            text = f"{_named(name)}{type_}, which takes {times} times its memory"
+            named = repr(name) if name else "the result"
+            text = f"{named} is {type_}, which takes {times} times its memory"
             yield Seen(text, operation)
 
 
@@ -44,10 +45,6 @@ def _visible(graph: ProgramGraph) -> Iterator[tuple[Operation | None, str, Tenso
         for name, type_ in operation.outputs[:1] if operation.type == "conv" else ():
             if name not in graph.outputs and type_.dtype in FLOATS:
                 yield operation, "", type_
-
-
-def _named(name: str) -> str:
-    return f"{name!r} is " if name else "the result is "
 
 
 def _upright(type_: TensorType) -> bool:

@@ -17,6 +17,11 @@ from pathlib import Path
 from mlprogram.progress import silent_coremltools
 import numpy as np
 
+with silent_coremltools():
+    import coremltools as ct
+    from coremltools.converters.mil import Builder as mb
+    from coremltools.converters.mil.mil import Function, Program, types
+
 C, H, D, S = 768, 12, 64, 64
 WIDE = 4 * C  # between the layer's two last products
 CACHE = (1, H, S, D)
@@ -35,9 +40,6 @@ def make(folder: Path) -> dict[str, Path]:
 
 
 def _write(path: Path, make: Callable[[], Made]) -> Path:
-    import coremltools as ct
-    from coremltools.converters.mil.mil import Function, Program
-
     target = ct.target.iOS18
     inputs, network = make()
     with Function(inputs, opset_version=target) as function:
@@ -55,8 +57,6 @@ def _write(path: Path, make: Callable[[], Made]) -> Path:
 
 
 def _convolutions() -> Made:
-    from coremltools.converters.mil import Builder as mb
-
     weight = _weights(128 * 9 // 2)  # half, since relu takes half
 
     def network(x):
@@ -64,12 +64,10 @@ def _convolutions() -> Made:
             x = mb.relu(x=mb.conv(x=x, weight=weight(128, 128, 3, 3), pad_type="same"))
         return [x]
 
-    return {"x": mb.placeholder((1, 128, 32, 32), _half())}, network
+    return {"x": mb.placeholder((1, 128, 32, 32), types.fp16)}, network
 
 
 def _layer_host() -> Made:
-    from coremltools.converters.mil import Builder as mb
-
     def network(hidden, mask, **cache):
         """Keys and values (1, H, S, D) as they were, and this token's row behind them."""
         query, key, value = _projected(hidden)
@@ -78,31 +76,27 @@ def _layer_host() -> Made:
         return [_finished(hidden, query, keys, values, mask), key, value]
 
     inputs = {"hidden": (1, C, 1, 1), "mask": (1, 1, 1, S + 1), "keys": CACHE, "values": CACHE}
-    return {name: mb.placeholder(shape, _half()) for name, shape in inputs.items()}, network
+    return {name: mb.placeholder(shape, types.fp16) for name, shape in inputs.items()}, network
 
 
 def _layer_state() -> Made:
-    from coremltools.converters.mil import Builder as mb
-
     def network(hidden, mask, position, keys, values):
         query, key, value = _projected(hidden)
         keys, values = _by_slice(keys, key, position), _by_slice(values, value, position)
         return [_finished(hidden, query, keys, values, mask)]
 
     inputs = {"hidden": (1, C, 1, 1), "mask": (1, 1, 1, S)}
-    halves = {name: mb.placeholder(shape, _half()) for name, shape in inputs.items()}
+    halves = {name: mb.placeholder(shape, types.fp16) for name, shape in inputs.items()}
     return halves | _position() | _states("keys", "values"), network
 
 
 def _state_test(write: Callable) -> Made:
-    from coremltools.converters.mil import Builder as mb
-
     def network(hidden, position, rows):
         """The sum over the slots, (1, H, 1, D), of which every call adds one."""
         row = mb.reshape(x=hidden, shape=ROW)
         return [mb.reduce_sum(x=write(rows, row, position), axes=[2], keep_dims=True)]
 
-    hidden = {"hidden": mb.placeholder((1, C, 1, 1), _half())}
+    hidden = {"hidden": mb.placeholder((1, C, 1, 1), types.fp16)}
     return hidden | _position() | _states("rows"), network
 
 
@@ -118,8 +112,6 @@ MADE: dict[str, Callable[[], Made]] = {
 
 def _by_slice(state, row, position):
     """The state (1, H, S, D) after its row at `position` was cut in."""
-    from coremltools.converters.mil import Builder as mb
-
     begin = mb.concat(values=[np.zeros(2, np.int32), position, np.zeros(1, np.int32)], axis=0)
     end = mb.add(x=begin, y=np.array(ROW, np.int32))
     new = mb.slice_update(x=mb.read_state(input=state), update=row, begin=begin, end=end)
@@ -128,8 +120,6 @@ def _by_slice(state, row, position):
 
 def _by_select(state, row, position):
     """The same by choosing, for every slot, the new row or the old one."""
-    from coremltools.converters.mil import Builder as mb
-
     slots = np.arange(S, dtype=np.int32).reshape(1, 1, S, 1)
     new = mb.select(cond=mb.equal(x=slots, y=position), a=row, b=mb.read_state(input=state))
     return mb.coreml_update_state(state=state, value=new)
@@ -137,8 +127,6 @@ def _by_select(state, row, position):
 
 def _projected(hidden):
     """Query (1, H, 1, D), and the rows of key and value, of a normalised token (1, C, 1, 1)."""
-    from coremltools.converters.mil import Builder as mb
-
     normal, weight = _normal(hidden), _weights(C, seed=1)
     for _ in range(3):
         x = mb.conv(x=normal, weight=weight(C, C, 1, 1), pad_type="valid")
@@ -147,8 +135,6 @@ def _projected(hidden):
 
 def _finished(hidden, query, keys, values, mask):
     """The rest of the layer: attention over the slots, and two products with a relu between."""
-    from coremltools.converters.mil import Builder as mb
-
     weight = _weights(C, seed=2)
     scores = mb.matmul(x=mb.mul(x=query, y=np.float16(D**-0.5)), y=keys, transpose_y=True)
     mixed = mb.matmul(x=mb.softmax(x=mb.add(x=scores, y=mask), axis=-1), y=values)
@@ -160,8 +146,6 @@ def _finished(hidden, query, keys, values, mask):
 
 def _normal(x):
     """Divided by the root of its mean square over the channels, (1, C, 1, 1)."""
-    from coremltools.converters.mil import Builder as mb
-
     square = mb.reduce_mean(x=mb.mul(x=x, y=x), axes=[1], keep_dims=True)
     return mb.mul(x=x, y=mb.rsqrt(x=square, epsilon=np.float16(1e-5)))
 
@@ -173,19 +157,8 @@ def _weights(terms: int, seed: int = 0) -> Callable[..., np.ndarray]:
 
 
 def _position() -> dict:
-    from coremltools.converters.mil import Builder as mb
-    from coremltools.converters.mil.mil import types
-
     return {"position": mb.placeholder((1,), types.int32)}
 
 
 def _states(*names: str) -> dict:
-    from coremltools.converters.mil import Builder as mb
-
-    return {name: mb.state_tensor_placeholder(CACHE, _half()) for name in names}
-
-
-def _half():
-    from coremltools.converters.mil.mil import types
-
-    return types.fp16
+    return {name: mb.state_tensor_placeholder(CACHE, types.fp16) for name in names}

@@ -56,10 +56,6 @@ class Operator:
     parameters: tuple[inspect.Parameter, ...]  # of inputs
 
     @property
-    def is_variadic(self) -> bool:
-        return any(p.kind is p.VAR_POSITIONAL for p in self.parameters)
-
-    @property
     def keywords(self) -> Mapping[str, inspect.Parameter]:
         """All parameters by name: inputs, attributes, and `outputs`, how many results are used."""
         return inspect.signature(self.function).parameters

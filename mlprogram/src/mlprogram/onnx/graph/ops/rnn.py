@@ -3,6 +3,7 @@
 x is (S, B, I), or (B, S, I) in layout 1: S steps, B sequences, I inputs, H units, D directions.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,20 +36,18 @@ def lstm(
     return _layer("lstm", x, w, r, b, sequence_lens, states, p, **layer)
 
 
-@operator("GRU", since=7)
-def gru(
-    x: Tensor, w: Constant, r: Constant, b: Constant | None = None,
-    sequence_lens: Constant | None = None, initial_h: Tensor | None = None, **layer,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    return _layer("gru", x, w, r, b, sequence_lens, {"initial_h": initial_h}, **layer)
+def _without_cell(kind: str) -> Callable:
+    def convert(
+        x: Tensor, w: Constant, r: Constant, b: Constant | None = None,
+        sequence_lens: Constant | None = None, initial_h: Tensor | None = None, **layer,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        return _layer(kind, x, w, r, b, sequence_lens, {"initial_h": initial_h}, **layer)
+
+    return convert
 
 
-@operator("RNN", since=7)
-def rnn(
-    x: Tensor, w: Constant, r: Constant, b: Constant | None = None,
-    sequence_lens: Constant | None = None, initial_h: Tensor | None = None, **layer,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    return _layer("rnn", x, w, r, b, sequence_lens, {"initial_h": initial_h}, **layer)
+operator("GRU", since=7)(_without_cell("gru"))
+operator("RNN", since=7)(_without_cell("rnn"))
 
 
 def _layer(
