@@ -78,6 +78,11 @@ PLAYED = (
         "open": "whether it gives what the program would read",
     },
     {
+        "call": "anemon --json --interval 1 --count 2",
+        "here": "a script of that name, with fields that its README names",
+        "open": "what it gives without root, and on which chips",
+    },
+    {
         "call": "MLComputePlan.load_from_path",
         "here": "coremltools' own records, filled from an M4's plan, or with all ops on the engine",
         "open": "the plan; the name under which it has a function; ops inside of blocks",

@@ -16,7 +16,7 @@ from mlprogram import machine
 from mlprogram.ane.mac.child import Outcome
 from mlprogram.ane.mac.row import read_row, text
 from mlprogram.ane.mac.row.form import FAILED, NAMES, OWN, REASONS, UNITS
-from mlprogram.ane.mac.row.measure import _chip, _failure, measure_row
+from mlprogram.ane.mac.row.measure import _chip, _failure, _figures, measure_row
 from mlprogram.ane.mac.row.packages import MADE, make
 from mlprogram.ane.placement import place
 from mlprogram.errors import InvalidPackage
@@ -26,6 +26,13 @@ import pytest
 ROOT = Path(__file__).parents[3]
 MAC = Path(__file__).with_name("_mac.py")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a Mac has its own")
+
+ANEMON = """#!/bin/sh
+echo "$@" > "{said}"
+sleep 0.2
+echo '{{"ane_busy_pct": [1.0, 2.0], "programs": [{{"process": "ada"}}]}}'
+echo '{{"ane_busy_pct": [97.25, 3.0], "ane_power_w": 2.5, "dram_read_gbs": null, "pid": 7}}'
+"""
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +61,14 @@ def test_the_packages_are_those_of_a_row_and_their_predictions_differ(packages):
     assert devices["convolutions"] == devices["layer-host"] == {"ANE"} != devices["layer-state"]
 
 
-def test_a_state_that_is_lost_is_told(packages, measured):
+def test_a_state_that_is_lost_is_told_and_anemon_is_asked(
+    packages, measured, tmp_path, monkeypatch
+):
     """`slice_update` starts from zeros on the engine alone, as claim state-slice has it."""
+    tool, said = tmp_path / "anemon", tmp_path / "said"
+    tool.write_text(ANEMON.format(said=said))
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     path = packages["state-slice"]
     row = measured("forget", {OWN: path})
     (package,) = row["packages"]
@@ -70,7 +83,8 @@ def test_a_state_that_is_lost_is_told(packages, measured):
     assert engine["difference"] == pytest.approx(1e-3, rel=0.1)  # `_mac.py` scales by 1.001
     assert engine["median_ms"] == 10 and package["units"]["CPU_ONLY"]["median_ms"] == 20
     assert package["units"]["CPU_ONLY"]["difference"] == 0
-    assert "unmeasured" not in row
+    assert row["anemon"] == {"ane_busy_pct": 97.2, "ane_power_w": 2.5} and "unmeasured" not in row
+    assert said.read_text() == "--json --interval 1 --count 2\n"
 
 
 @pytest.mark.long
@@ -80,6 +94,7 @@ def test_a_child_that_dies_leaves_the_other_units_measured(packages, measured):
     assert units["CPU_AND_NE"] == {"failed": "SIGKILL at loading on CPU_AND_NE"}
     others = [one for name, one in units.items() if name != "CPU_AND_NE"]
     assert len(others) == 3 and all(one["kept"] and one["difference"] == 0 for one in others)
+    assert row["unmeasured"] == {"anemon": REASONS[2]}
 
 
 @pytest.mark.long
@@ -112,7 +127,7 @@ def test_what_a_compiler_fails_at_is_told_without_its_words(packages, measured):
 
 def test_each_way_to_end_has_words_that_a_row_may_hold():
     probe = (ROOT / "mlprogram/src/mlprogram/ane/mac/probe.py").read_text()
-    body = probe.split("def row(")[1].split("def compile(")[0] + probe.split("def load(")[1]
+    body = probe.split("def row(")[1].split("def watch(")[0] + probe.split("def load(")[1]
     steps = re.findall('"((?:loading|the plan|predicting)[^"]*)"', body)
     steps = {"compiling", *(re.sub("{.*?}", "ALL", said) for said in steps)}
     assert len(steps) >= 4, steps
@@ -120,6 +135,14 @@ def test_each_way_to_end_has_words_that_a_row_may_hold():
         for ended, code in (("exit", 1), ("exit", -9), ("timeout", -9), ("memory", -9)):
             outcome = Outcome(ended, code, [{"step": "x", "next": step}])
             assert re.fullmatch(FAILED, _failure(outcome)), _failure(outcome)
+
+
+@pytest.mark.parametrize(
+    "said", ["", "{", "[]", "7", '{"ane_power_w": "much"}', '{"ane_power_w": [[1], [2, 3]]}',
+             '{"ane_power_w": 1e999}', '{"ane_power_w": -1}', "[" * 20_000],
+)  # fmt: skip
+def test_what_anemon_does_not_say_is_no_figure(said):
+    assert _figures(said) == {}
 
 
 @pytest.mark.parametrize(("named", "chip"), [

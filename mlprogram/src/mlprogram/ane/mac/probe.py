@@ -11,6 +11,7 @@ that it opens.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from itertools import pairwise
@@ -19,6 +20,7 @@ import os
 from pathlib import Path
 import shutil
 from statistics import median
+import subprocess
 import sys
 import time
 from typing import TypeVar
@@ -31,6 +33,7 @@ T = TypeVar("T")
 
 CALLS = 20  # predictions that are timed, for their median
 PROGRESS = 25  # predictions of the soak between two events
+WATCHED, MOST_SAID = 5.0, 20_000  # seconds that anemon may take, and characters of its last line
 
 
 def main() -> None:
@@ -45,7 +48,7 @@ class Probe:
     request: package, function, units (those that are judged), others (those to compare with), soak,
     states (their names), rows (of a cache that a call writes from `position` on, 0 where no state
     is such a cache); for the plan alone, only package, function and units. For a device row units
-    is a list; it has no others and no soak.
+    is a list, and monitor the path of anemon or None; it has no others and no soak.
     """
 
     def __init__(self, request: dict, folder: Path):
@@ -95,7 +98,27 @@ class Probe:
             self.predict(model, units, f"predicting on {units}")
             if self.request["rows"]:
                 self.hold(model, f"{units}_held")
+            if units == "CPU_AND_NE" and self.request["monitor"]:
+                with suppress(OSError):  # it may be no program of this machine
+                    self.watch(model, self.request["monitor"])
             tell("done", f"loading on {following}", units=units)
+
+    def watch(self, model, monitor: str) -> None:
+        """Predict for as long as anemon looks, two seconds, and report the last that it says.
+
+        Its options and fields are those of 751K/apple-neural-engine-monitor's README.
+        """
+        command = [monitor, "--json", "--interval", "1", "--count", "2"]
+        predict = self.predictor(model)
+        with (self.folder / "monitor.txt").open("wb") as said:
+            watching = subprocess.Popen(command, stdout=said, stderr=subprocess.DEVNULL)
+            until = time.monotonic() + WATCHED
+            while watching.poll() is None and time.monotonic() < until:
+                predict()
+            watching.kill()
+            watching.wait()
+        lines = (self.folder / "monitor.txt").read_text("utf-8", "replace").splitlines()
+        tell("watched", "the end", said=lines[-1][:MOST_SAID] if lines else "")
 
     def compile(self) -> str:
         """Compile the package with the function as its default one; returns the path."""

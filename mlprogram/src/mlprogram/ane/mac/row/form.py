@@ -25,9 +25,13 @@ UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
 DEVICES = ("cpu", "gpu", "ane", "other")
 OWN = "own"  # what a package of one's own is called
 NAMES = ("convolutions", "layer-host", "layer-state", "state-slice", "state-select", OWN)
+#: Of anemon's fields (751K/apple-neural-engine-monitor README), those that a row keeps.
+WATCHED = ("ane_busy_pct", "ane_power_w", "ane_throttle_pct", "dram_read_gbs", "dram_write_gbs")
 REASONS = (
     "a virtual machine has no Neural Engine",
     "a Mac with an Intel processor has no Neural Engine",
+    "anemon is not on PATH",
+    "anemon gave no figure",
 )
 CHIP = r"Apple [A-Z]\d{1,2}( (Pro|Max|Ultra))?( \(Virtual\))?|Intel|another"
 NOT_FINITE, WRONG, LATE = "not finite", "wrong outputs", "no time left"
@@ -173,7 +177,10 @@ FIELDS = _record(
         "coremltools": _text(VERSION, "a version"), "mlprogram": _text(VERSION, "a version"),
         "packages": _list(_PACKAGE, 1, len(NAMES)),
     },
-    {"unmeasured": _record({}, dict.fromkeys(UNITS[2:], _one_of(REASONS)))},
+    {
+        "anemon": _record({}, dict.fromkeys(WATCHED, _number(0, 10_000))),
+        "unmeasured": _record({}, dict.fromkeys((*UNITS[2:], "anemon"), _one_of(REASONS))),
+    },
 )  # fmt: skip
 
 

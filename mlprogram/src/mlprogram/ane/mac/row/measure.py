@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 import datetime
 from importlib.metadata import version
+import json
 from pathlib import Path
 import re
+import shutil
 import signal
 import tempfile
 import time
@@ -29,6 +31,7 @@ from mlprogram.ane.mac.row.form import (
     LATE,
     NOT_FINITE,
     UNITS,
+    WATCHED,
     WRONG,
     Row,
 )
@@ -42,6 +45,8 @@ from mlprogram.run.pipeline import open_model
 import numpy as np
 
 TIMEOUT = 120.0  # seconds for a whole row
+MONITOR = "anemon"
+BUSIEST = "convolutions"  # the package during which anemon looks, unless it is one's own
 
 Progress = Callable[[str, int, int], None]
 
@@ -63,20 +68,30 @@ def measure_row(
     Raises InvalidPackage, InvalidInput or UnsupportedOp: the executor runs each package first.
     """
     until, found = time.monotonic() + timeout, []
+    watched: dict[str, float] = {}
     engine, reason = machine.neural_engine()
     units = UNITS if engine or command else UNITS[:2]
     unmeasured = dict.fromkeys(UNITS[len(units) :], reason)
+    monitor = shutil.which(MONITOR) if engine or command else None
     with tempfile.TemporaryDirectory(prefix="mlprogram-") as folder:
         every = packages or make(Path(folder))
         for done, (name, path) in enumerate(every.items()):
             progress(name, done, len(every))
             now = time.monotonic()
             ends = now + max(1.0, (until - now) / (len(every) - done))
-            asked = _Asked(path, function, ends, command)
+            looks = monitor if name == BUSIEST or packages else None
+            asked = _Asked(path, function, ends, looks, command)
             found.append({"name": name} | asked.record(units))
+            watched |= asked.watched
         progress("done", len(every), len(every))
-    row = _about() | {"packages": found}
-    return row | {"unmeasured": unmeasured} if unmeasured else row
+    if engine or command:
+        why = "anemon gave no figure" if monitor else "anemon is not on PATH"
+        unmeasured |= {} if watched else {MONITOR: why}
+    return _about() | {
+        "packages": found,
+        **({MONITOR: watched} if watched else {}),
+        **({"unmeasured": unmeasured} if unmeasured else {}),
+    }
 
 
 def _about() -> Row:
@@ -105,7 +120,7 @@ class _Asked:
     """One package: what children are asked of it until `ends` (time.monotonic), and what they say.
 
     expected: the executor's outputs of a second call. rows: what its states hold of two calls.
-    agreed: ops planned as predicted, of how many. faults: a compiler's.
+    watched: anemon's figures. agreed: ops planned as predicted, of how many. faults: a compiler's.
     """
 
     def __init__(
@@ -113,16 +128,18 @@ class _Asked:
         path: str | Path,
         function: str | None,
         ends: float,
+        monitor: str | None,
         command: Sequence[str] | None,
     ):
         program = open_model(path, function, "fp16")
         if isinstance(program, Pipeline):
             raise InvalidPackage(f"{path}: a pipeline is several programs; take one of its parts")
-        self.program, self.ends, self.command = program, ends, command
+        self.program, self.ends, self.monitor, self.command = program, ends, monitor, command
         self.inputs = program.random_inputs(0)
         self.expected = expected_outputs(program, self.inputs)
         self.rows = held_rows(program, self.inputs)
         self.placement = place(program.package.path, _chip(), program.name)
+        self.watched: dict[str, float] = {}
         self.agreed, self.faults = (0, 0), list[str]()
 
     def record(self, units: Sequence[str]) -> dict:
@@ -149,7 +166,7 @@ class _Asked:
         if (seconds := self.ends - time.monotonic()) < 1:
             return {units: {"failed": LATE} for units in left}
         request = request_for(self.program, "", 0)
-        request |= {"what": "row", "units": left}
+        request |= {"what": "row", "units": left, "monitor": self.monitor}
         with tempfile.TemporaryDirectory(prefix="mlprogram-") as name:
             folder = Path(name)
             np.savez(folder / "inputs.npz", **self.inputs)  # type: ignore[arg-type] # a flag
@@ -163,7 +180,9 @@ class _Asked:
         return found
 
     def _note(self, outcome: child.Outcome) -> None:
-        """Keep what is said of the package as a whole, by the compiler and by the plan."""
+        """Keep what is said of the package as a whole: by anemon, by the compiler, by the plan."""
+        for event in outcome.find("watched"):
+            self.watched |= _figures(event["said"])
         # Its causes are another's words, and may hold anything.
         self.faults += [replace(fault, causes=()).line() for fault in read_failures(outcome.said)]
         if (plan := _plan(outcome, "CPU_AND_NE")).ops:
@@ -224,6 +243,20 @@ def _failure(outcome: child.Outcome) -> str:
     if how is None and outcome.code < 0:
         how = signal.Signals(-outcome.code).name
     return f"{how or f'exit status {outcome.code}'} at {outcome.reached}"
+
+
+def _figures(said: str) -> dict[str, float]:
+    """The figures of anemon's object that a row keeps; of several engines, the largest."""
+    try:
+        fields = json.loads(said)
+        values = {name: np.array(fields.get(name, []), np.float64) for name in WATCHED}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {
+        name: _short(float(array.max()))
+        for name, array in values.items()
+        if array.size and np.isfinite(array).all() and 0 <= array.max() <= 10_000
+    }
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
