@@ -175,6 +175,12 @@ def test_notice_names_what_there_is():
 # --- pins
 
 
+def test_each_seeded_fault_is_where_it_says():
+    faults = tomllib.loads((ROOT / "tests" / "mutations" / "faults.toml").read_text("utf-8"))
+    for name, fault in faults.items():
+        assert (ROOT / fault["file"]).read_text("utf-8").count(fault["before"]) == 1, name
+
+
 def pins() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pairs = (line.split("==") for line in lines if line and not line.startswith("#"))
