@@ -172,13 +172,13 @@ def test_notice_names_what_there_is():
     assert len(ours) > 15 and [path for path in ours if not (ROOT / path).exists()] == []
 
 
-# --- pins
-
-
 def test_each_seeded_fault_is_where_it_says():
     faults = tomllib.loads((ROOT / "tests" / "mutations" / "faults.toml").read_text("utf-8"))
     for name, fault in faults.items():
         assert (ROOT / fault["file"]).read_text("utf-8").count(fault["before"]) == 1, name
+
+
+# --- pins
 
 
 def pins() -> dict[str, str]:
