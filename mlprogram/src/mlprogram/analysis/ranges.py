@@ -67,6 +67,8 @@ class Ranges:
         self.constants: dict[str, Constant] = {}
         for operation in function.operations():
             self.types |= operation.outputs
+            for block in operation.blocks:
+                self.types |= block.inputs
             if operation.type == "const":
                 self.constants[operation.outputs[0][0]] = operation.inputs["val"][0]
 
