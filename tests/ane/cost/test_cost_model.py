@@ -49,14 +49,15 @@ class TestFormula:
         found = self.only(cache_bytes=100_000_000)
         assert (found.low, found.high) == pytest.approx((100 / fast, 100 / slow))
 
-    def test_every_call_costs(self):
-        low, high = ends("program")
-        found = self.only(programs=8)
+    @pytest.mark.parametrize(("name", "field"), [("program", "programs"), ("segment", "segments")])
+    def test_every_call_and_every_stretch_costs(self, name, field):
+        low, high = ends(name)
+        found = self.only(**{field: 7 + (field == "programs")})
         assert (found.low, found.high) == pytest.approx((7 * low, 7 * high))
 
     def test_the_sum_and_its_speed(self):
-        estimate = predict(TokenWork(10**9, 10**8, 10**7, 5, slots=512), "m4-max")
-        assert len(estimate.terms) == 4
+        estimate = predict(TokenWork(10**9, 10**8, 10**7, 5, segments=2, slots=512), "m4-max")
+        assert len(estimate.terms) == 5
         assert estimate.ms.low == pytest.approx(sum(term.ms.low for term in estimate.terms))
         assert estimate.ms.high == pytest.approx(sum(term.ms.high for term in estimate.terms))
         speed = estimate.tokens_s
@@ -64,7 +65,7 @@ class TestFormula:
         assert speed.high == pytest.approx(1e3 / estimate.ms.low)
 
     def test_no_term_is_a_bare_number(self):
-        estimate = predict(TokenWork(10**9, 10**9, 10**8, 4), "m4-max")
+        estimate = predict(TokenWork(10**9, 10**9, 10**8, 4, segments=1), "m4-max")
         for term in estimate.terms:
             assert term.ms.low < term.ms.high
             assert term.rests_on and term.evidence.startswith(claims.GRADES)
@@ -126,7 +127,7 @@ class TestChips:
             find_chip("a19-pro")
 
 
-@pytest.mark.parametrize("wrong", [{"programs": 0}, {"cache_bytes": -1}])
+@pytest.mark.parametrize("wrong", [{"programs": 0}, {"cache_bytes": -1}, {"segments": -1}])
 def test_less_than_nothing(wrong):
     least = {"plain_bytes": 1, "packed_bytes": 0, "cache_bytes": 0, "programs": 1}
     with pytest.raises(InvalidInput, match="a token calls a program or more"):
@@ -136,16 +137,16 @@ def test_less_than_nothing(wrong):
 class TestSaving:
     """A share of a token's time: both sides of it have the same value of every parameter."""
 
-    LARGE = TokenWork(3 * 10**8, 10**8, 4 * 10**8, 3)
+    LARGE = TokenWork(3 * 10**8, 10**8, 4 * 10**8, 3, segments=2)
     SMALL = dataclasses.replace(LARGE, cache_bytes=10**8)
 
     def test_every_machine_within_the_ranges_lies_within_it(self):
-        names = ("packed", "cache", "program")
+        names = ("packed", "cache", "program", "segment")
         bounds = [find_chip("m4").bounds, *(parameter(name).bounds for name in names)]
         low, high = np.array(bounds).T
         found, rng = saving(self.SMALL, self.LARGE, "m4"), np.random.default_rng(0)
-        for rate, k, cache, call in rng.uniform(low, high, (500, 4)):
-            fixed = (300 + 100 * k) / rate + 3 * call
+        for rate, k, cache, call, stretch in rng.uniform(low, high, (500, 5)):
+            fixed = (300 + 100 * k) / rate + 3 * call + 2 * stretch
             assert 1 - (fixed + 100 / cache) / (fixed + 400 / cache) in found
 
     def test_the_same_work_saves_nothing(self):

@@ -8,7 +8,11 @@
     estimate.terms           # the parts of the time, with grade and evidence
 
 A token takes the time to read the weights, to read the KV cache, and an overhead for every package
-that is called.
+that is called. If placement splits a package into several segments on the engine, each of those
+adds an overhead too:
+
+    programs = [place(package, function="decode") for package in packages]
+    work = dataclasses.replace(work, segments=cost.segments_of(programs))
 
 `model` has the formula, `chips` its parameters, `devices` the memory of phones and Macs.
 """
@@ -21,6 +25,7 @@ from mlprogram.ane.cost.model import (
     TokenWork,
     predict,
     saving,
+    segments_of,
 )
 
 __all__ = [
@@ -33,4 +38,5 @@ __all__ = [
     "parameter",
     "predict",
     "saving",
+    "segments_of",
 ]

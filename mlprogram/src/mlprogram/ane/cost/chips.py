@@ -70,6 +70,6 @@ def _borrowed(key: str, relatives: list[Claim]) -> Claim:
 
 
 def parameter(name: str) -> Claim:
-    """A parameter besides bandwidth: "packed", "cache" or "program", which the model has terms for;
-    "segment"; or "rows", what a call of eight rows takes beside one of few."""
+    """A parameter besides bandwidth: "packed", "cache", "program" or "segment", which the model has
+    terms for, or "rows", what a call of eight rows takes beside one of few."""
     return claims.load(DATA / "parameters.toml")[name]

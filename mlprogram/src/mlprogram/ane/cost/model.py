@@ -1,26 +1,32 @@
 """The cost model: the time of a token from bytes read, cache slots and calls, as an interval.
 
-    t = plain / B + packed * k / B + (cache + adapter) / A + programs * d
+    t = plain / B + packed * k / B + (cache + adapter) / A + programs * d (+ segments * s)
 
 plain: bytes of weights in fp16 or in 8 bits with scales; packed: bytes of weights in fewer bits or
 with palettes, which take k times as long to read. B: the chip's read bandwidth for weights. A: its
 bandwidth for the cache, which is read like activations, more slowly; a graph reads all of its
 slots, filled or not. (A graph that writes a row by blending the whole cache with a mask is slower
 by far; ours write the row.) The slots of an adapter are inputs of each call, so they are taken to
-be read at A too; nobody has timed that. d: the overhead of a call of a package.
+be read at A too; nobody has timed that. d: the overhead of a call of a package. s: that of a
+further segment.
 
 Every parameter is a range with its evidence (`chips`). The result is the range from all low ends to
 all high ends: it says what is known, not what is likely.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import TYPE_CHECKING
 
 from mlprogram.ane import claims
 from mlprogram.ane.claims import Claim
 from mlprogram.ane.cost.chips import find_chip, parameter
 from mlprogram.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from mlprogram.ane.placement import Placement
+
 
 ROWS, LONGEST = 8, 8192  # rows of a call and its context, of which the parameter "rows" speaks
 PER_MS = 1e6  # bytes per millisecond in 1 GB/s
@@ -50,15 +56,17 @@ class TokenWork:
     """The work of one token on the engine.
 
     plain_bytes, packed_bytes: weights, by how they are stored. cache_bytes: keys and values of all
-    slots of the graph, tails and memory. programs: calls of packages. slots: those in
-    `cache_bytes`, for the report. adapter_bytes: inputs for a LoRA adapter, adapter or none. rows:
-    of a call, where all calls are of one size.
+    slots of the graph, tails and memory. programs: calls of packages. segments: segments on the
+    engine beyond the first one of each package (`segments_of`). slots: those in `cache_bytes`, for
+    the report. adapter_bytes: inputs for a LoRA adapter, adapter or none. rows: of a call, where
+    all calls are of one size.
     """
 
     plain_bytes: int
     packed_bytes: int
     cache_bytes: int
     programs: int
+    segments: int = 0
     slots: int = 0
     adapter_bytes: int = 0
     rows: int = 1
@@ -164,7 +172,7 @@ def saving(less: TokenWork, more: TokenWork, chip: str | Claim) -> Interval:
     its most are among these corners. Raises InvalidInput as `predict` does.
     """
     chip = find_chip(chip) if isinstance(chip, str) else chip
-    names = ("packed", "cache", "program")
+    names = ("packed", "cache", "program", "segment")
     found = []
     for ends in product(chip.bounds, *(parameter(name).bounds for name in names)):
         small, large = (_ms_at(work, *ends) for work in (less, more))
@@ -173,12 +181,12 @@ def saving(less: TokenWork, more: TokenWork, chip: str | Claim) -> Interval:
 
 
 def _ms_at(
-    work: TokenWork, weights: float, packed: float, cache: float, program: float
+    work: TokenWork, weights: float, packed: float, cache: float, program: float, segment: float
 ) -> float:
     """Milliseconds of a token where every parameter has one value; rates are in GB/s."""
     read = (work.plain_bytes + work.packed_bytes * packed) / weights
     read += (work.cache_bytes + work.adapter_bytes) / cache
-    return read / PER_MS + work.programs * program
+    return read / PER_MS + work.programs * program + work.segments * segment
 
 
 def _terms(work: TokenWork, chip: Claim) -> Iterator[Term]:
@@ -199,9 +207,11 @@ def _terms(work: TokenWork, chip: Claim) -> Iterator[Term]:
         rate = parameter("cache")
         what = f"inputs for an adapter, {_size(work.adapter_bytes)} at {_range(rate)}"
         yield Term(what, _read(work.adapter_bytes, rate), (rate,))
-    count, claim = work.programs, parameter("program")
-    what = f"{count} program{'s' * (count > 1)} at {_range(claim)}"
-    yield Term(what, Interval(*(count * end for end in claim.bounds)), (claim,))
+    for count, name in ((work.programs, "program"), (work.segments, "segment")):
+        if count:
+            claim = parameter(name)
+            what = f"{count} {name}{'s' * (count > 1)} at {_range(claim)}"
+            yield Term(what, Interval(*(count * end for end in claim.bounds)), (claim,))
 
 
 def _read(nbytes: int, rate: Claim) -> Interval:
@@ -217,3 +227,20 @@ def _size(nbytes: int) -> str:
 def _range(claim: Claim) -> str:
     low, high = claim.bounds
     return f"{low:g} to {high:g} {claim.unit}"
+
+
+def segments_of(placements: "Iterable[Placement]") -> int:
+    """Count the segments on the engine beyond the first one of each package, in the best reading.
+
+    placements: of the decode function of each package that a token calls. Raises InvalidInput for a
+    package that runs on the CPU in every reading, since it has no time on the engine.
+    """
+    further = 0
+    for placement in placements:
+        if not placement.best.partitions:
+            raise InvalidInput(
+                f"{placement.package}, {placement.function}: placement leaves it on the CPU; "
+                "`mlprogram place` says why"
+            )
+        further += placement.best.partitions - 1
+    return further
