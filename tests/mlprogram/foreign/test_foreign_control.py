@@ -9,7 +9,7 @@ from _foreign import IN_SINGLE, agree, build, normal, package
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
-from mlprogram import MLProgram
+from mlprogram import MLProgram, arithmetic
 import numpy as np
 import pytest
 import torch
@@ -54,6 +54,22 @@ def test_several_loop_variables(opset, tmp_path):
     counts = [expected(a)["count"] for a in numbers]
     assert counts[0] == 0 and counts[1] != counts[2]
     agree(path, [{"a": a} for a in numbers], [expected(a) for a in numbers])
+
+
+def test_what_a_loop_takes_has_its_type_for_the_table_of_arithmetic(tmp_path):
+    """A gather in its body, by the count, of what the loop carries: its sizes are no mystery."""
+
+    @build(tmp_path / "p.mlpackage", ((4, 3), types.fp32))
+    def path(a):
+        def step(i, x):
+            row = mb.gather(x=x, indices=mb.reshape(x=i, shape=[1]), axis=1, validate_indices=False)
+            return mb.add(x=i, y=np.int32(1)), mb.add(x=x, y=row)
+
+        return mb.while_loop(
+            _cond=lambda i, x: mb.less(x=i, y=np.int32(2)), _body=step, loop_vars=(np.int32(0), a)
+        )
+
+    assert "gather-beyond" in arithmetic.depends(MLProgram(path))
 
 
 def test_nested_loops_use_what_stands_outside(tmp_path):
