@@ -59,7 +59,7 @@ def test_several_loop_variables(opset, tmp_path):
 def test_what_a_loop_takes_has_its_type_for_the_table_of_arithmetic(tmp_path):
     """A gather in its body, by the count, of what the loop carries: its sizes are no mystery."""
 
-    @build(tmp_path / "p.mlpackage", ((4, 3), types.fp32))
+    @build(tmp_path / "p.mlpackage", ((4, 3), types.fp32), **IN_SINGLE)
     def path(a):
         def step(i, x):
             row = mb.gather(x=x, indices=mb.reshape(x=i, shape=[1]), axis=1, validate_indices=False)
