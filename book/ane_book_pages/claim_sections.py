@@ -36,8 +36,8 @@ def section(claim: claims.Claim, rules: Mapping[str, Rule]) -> str:
         f'<p><a href="#{claim.id}"><code>{claim.id}</code></a>'
         f" <strong>{prose(first + rest)}.</strong></p>",
         f"<p>{'; '.join(filter(None, facts))}.</p>",
-        _side("For:", claim.support),
-        _side("Against:", claim.against),
+        side("For:", claim.support),
+        side("Against:", claim.against),
     ]
     if claim.grade == "conflicting" and claim.id in claims.load():
         parts.append(f'<p><a href="{SETTLE}{claim.id}">What would settle it</a> on a Mac.</p>')
@@ -59,10 +59,10 @@ def prose(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
 
 
-def _side(name: str, citations: Iterable[claims.Citation]) -> str:
-    """The sources of one side, each with its words, as a list."""
+def side(name: str, citations: Iterable[claims.Citation]) -> str:
+    """The sources of one side, each with its words, as a list below its name, if it has one."""
     items = "".join(
         f'<li><a href="{escape(one.url)}">{escape(one.name)}</a>: {prose(one.says)}</li>'
         for one in citations
     )
-    return f"<p>{name}</p><ul>{items}</ul>" if items else ""
+    return f"{name and f'<p>{name}</p>'}<ul>{items}</ul>" if items else ""

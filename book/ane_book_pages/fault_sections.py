@@ -1,11 +1,7 @@
 """Known faults and the open questions of arithmetic as HTML, for the page "Known faults"."""
 
-from collections.abc import Iterable
-from html import escape
-
-from ane_book_pages.claim_sections import prose
+from ane_book_pages.claim_sections import prose, side
 from mlprogram import arithmetic
-from mlprogram.ane.claims import Citation
 from mlprogram.ane.faults import Fault
 
 
@@ -17,13 +13,12 @@ def section(fault: Fault) -> str:
     assert said != claim.statement
     first, rest = said.split(" ", 1)
     said = f"{first.capitalize() if first.isalpha() else first} {rest}"
-    against = f"<p>Against:</p>{_cited(claim.against)}" if claim.against else ""
     return (
         f'<section class="ane-claim" id="{fault.id}"><p><a href="#{fault.id}">'
         f"<code>{fault.id}</code></a> <strong>{prose(said)}.</strong></p>"
         f"<p>It {prose(outcome)}.</p>"
         f"<p><em>{claim.grade}</em>; {prose(claim.condition)}; {fault.severity}.</p>"
-        f"{_cited(claim.support)}{against}"
+        f"{side('', claim.support)}{side('Against:', claim.against)}"
         f"<p>Instead: {prose(fault.instead)}.</p><hr></section>"
     )
 
@@ -41,11 +36,3 @@ def arithmetic_table() -> str:
         "<th>reported</th><th>default; how sure</th></tr></thead>"
         f"<tbody>{rows}</tbody></table></div>"
     )
-
-
-def _cited(sources: Iterable[Citation]) -> str:
-    links = (
-        f'<li><a href="{escape(one.url)}">{escape(one.name)}</a>: {prose(one.says)}</li>'
-        for one in sources
-    )
-    return f"<ul>{''.join(links)}</ul>"

@@ -42,6 +42,7 @@ INSIDE = {
     "from-a-layer-to-packages": (10, 3),  # a conversion, step by step
     "known-faults": (5, 1),  # finds, shows and mends a fault
     "testing": (5, 2),  # each check of a converted program
+    "will-it-run": (5, 2),  # laws, path, edits and the work of an op
 }
 
 

@@ -14,22 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 import matplotlib.pyplot as plt
 
-__all__ = [
-    "blocks",
-    "calls",
-    "engine",
-    "experts",
-    "families",
-    "faults",
-    "package",
-    "padding",
-    "residency",
-    "shards",
-    "stamping",
-    "stream",
-    "way",
-]
-
 INK, PALE = "#222222", "#F2F2F2"
 TINTS = {"blue": "#D6E8F5", "orange": "#FBE3D3", "green": "#D3EFE6", "none": PALE}
 EDGES = {"blue": COLORS["blue"], "orange": COLORS["orange"], "green": COLORS["green"], "none": INK}

@@ -2,6 +2,5 @@
 
 from ane_book_pages.segmenter.held_out import halves
 from ane_book_pages.segmenter.published import projection, read_graphs, read_reports, refused
-from mlprogram.ane.placement.estimator import work
 
-__all__ = ["halves", "projection", "read_graphs", "read_reports", "refused", "work"]
+__all__ = ["halves", "projection", "read_graphs", "read_reports", "refused"]

@@ -194,7 +194,7 @@ static inline float softmax_row(float *line, int64_t n)
 #define STREAMS 1
 #define AHEAD 6144
 #endif
-#if defined(__znver3__) || defined(__znver4__) /* which lose by it */
+#if defined(__znver3__) || defined(__znver4__) /* their own prefetch does better */
 #define prefetch(p) (void)(p)
 #else
 #define prefetch(p) __builtin_prefetch((const char *)(p) + AHEAD, 0, 2)
