@@ -74,7 +74,7 @@ class Programs:
         if path not in self._packages:
             self._packages[path] = MLProgram(Path(path), name)
         function = self._packages[path].function(name)
-        _ = function.compiled  # work and errors belong to loading, not to the first call
+        function.prepare()  # work and errors belong to loading, not to the first call
         self._functions.append(function)
         return len(self._functions) - 1
 

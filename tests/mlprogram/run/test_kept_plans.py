@@ -182,6 +182,22 @@ def test_another_process_needs_no_torch(tmp_path, decoder_of, folder):
     assert plans(folder) == [kept]  # named by its content, which is the same
 
 
+PIPED = """
+import sys
+from mlprogram.pipe import Programs
+print(Programs().answer({"load": sys.argv[1], "function": sys.argv[2]}, b"")[0])
+print("torch" in sys.modules)
+"""
+
+
+def test_a_host_in_another_language_needs_none_either(path, folder):
+    MLProgram(path, "main").prepare()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", PIPED, str(path), "main"]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout == "{'function': 0}\nFalse\n"
+
+
 THREADS = "from mlprogram.kernels.threads import threads; own = threads(); import torch"
 
 
@@ -222,10 +238,12 @@ def test_options_have_plans_of_their_own(path, folder):
     assert len(plans(folder)) == 4
 
 
-def test_no_more_than_some_are_kept(path, folder, monkeypatch):
+@pytest.mark.parametrize("limit", ["MOST", "COUNT"])
+def test_no_more_than_some_are_kept(path, folder, monkeypatch, limit):
     """Those used last: opening one is use."""
     answer(path)
-    monkeypatch.setattr(keep, "MOST", 5 * plans(folder)[0].stat().st_size // 2)
+    most = {"MOST": 5 * plans(folder)[0].stat().st_size // 2, "COUNT": 2}
+    monkeypatch.setattr(keep, limit, most[limit])
     for precision, name in (("fp32", None), ("fp16", None), ("fp32", "main")):
         MLProgram(path, name, precision).prepare()
         assert len(plans(folder)) == 2

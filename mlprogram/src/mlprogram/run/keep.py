@@ -4,6 +4,8 @@ from contextlib import suppress
 from dataclasses import astuple
 import hashlib
 import json
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlprogram import sealed
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from mlprogram.run.program import MLProgram
 
 LARGEST = 32 << 20  # bytes of a file; constants that take more are laid out in every process
-MOST = 256 << 20  # bytes of all files; those used longest ago go first
+MOST, COUNT = 256 << 20, 1_000  # bytes of all files, and how many; those used longest ago go first
 
 
 class Unkept(Exception):
@@ -56,11 +58,12 @@ def _write(program: "MLProgram", compiled: Compiled, key: str | None) -> None:
     path = folder / f"{key}-{hashlib.sha256(made).hexdigest()}.plan"
     with private_file(path) as file:
         file.write(made)
-    left, kept = MOST, [(one.stat(), one) for one in folder.glob("*.plan")]
-    for status, one in sorted(kept, key=lambda pair: -pair[0].st_mtime_ns):
+    with os.scandir(folder) as files:
+        left, kept = MOST, [(x.stat(), x.path) for x in files if x.name.endswith(".plan")]
+    for i, (status, one) in enumerate(sorted(kept, key=lambda pair: -pair[0].st_mtime_ns)):
         left -= status.st_size
-        if left < 0:
-            one.unlink(missing_ok=True)
+        if left < 0 or i >= COUNT:
+            Path(one).unlink(missing_ok=True)
 
 
 def content(program: "MLProgram", compiled: Compiled) -> bytes:

@@ -173,8 +173,9 @@ class MLProgram:
         return cls(package, function_name, precision)
 
     def function(self, name: str) -> "MLProgram":
-        """Another function of the same package; weights in memory are shared."""
-        return self._like(name, self.precision, self._without)
+        """A function of the same package, or this one; weights in memory are shared."""
+        same = name == self.name
+        return self if same else self._like(name, self.precision, self._without)
 
     def plain(self, precision: str | None = None) -> "MLProgram":
         """The same function, op by op with every shortcut off; weights in memory are shared."""
