@@ -24,6 +24,9 @@ export HOME := $(CURDIR)/build/home
 $(shell mkdir -p "$(HOME)")
 endif
 
+# Containers' images often set it: then every process compiles the library anew, and pytest each test.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help book pdf slides test test-all clock unit site suites conformance elsewhere wheels onnx-nodes onnx-field fuzz random-programs serve-fuzz mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 

@@ -18,7 +18,6 @@ import sys
 from typing import Any
 
 from ane_book.errors import InvalidInput
-from ane_book.text.template import render
 from ane_book.text.token_bytes import token_bytes
 from tokenizers import Tokenizer
 
@@ -38,6 +37,8 @@ class Text:
 
     def render(self, template: str, messages: list[dict], day: str | None, **options) -> str:
         """day: its beginning is the present. options: of `template.render`."""
+        from ane_book.text.template import render  # not before: half the time to start is Jinja's
+
         now = datetime.fromisoformat(day) if day else None
         text = render(template, messages, now=now, **options)
         if len(text) > LONGEST:

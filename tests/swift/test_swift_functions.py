@@ -4,6 +4,7 @@ plan."""
 import json
 import subprocess
 
+from _long import long_but
 from ane_book.conversion.plan import plan
 import pytest
 from swift_tables import add_tables
@@ -24,7 +25,11 @@ def functions(test_host, bundle) -> dict:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("form", [*FORMS, *MORE])
+#: One of each kind: tiers, one function for all, a function that verifies, and what no form has.
+QUICK = ("apple, tiers of a state", "one function, host", "apple, verify", "tokens", *MORE)
+
+
+@pytest.mark.parametrize("form", long_but([*FORMS, *MORE], *QUICK))
 def test_what_can_be_called_is_loaded_and_warmed(form, test_host, tiny_bundle):
     bundle = tiny_bundle("llama", **(FORMS | MORE)[form])[1]
     said = functions(test_host, bundle)

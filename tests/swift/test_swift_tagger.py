@@ -26,9 +26,10 @@ ODD = [
 def same(test_host: list[str], bundle: Bundle, texts: list[str]) -> int:
     """Hold the spans of texts to Python's; returns how many there are."""
     tagging, count = Tagger(bundle, backend="mil"), 0
+    every = [tagging.redact(text) for text in texts]  # first: the executor opens the plans it keeps
     with swift(test_host, bundle) as ask:
-        for text in texts:
-            answer, expected = ask(texts=[text]), tagging.redact(text)
+        for text, expected in zip(texts, every, strict=True):
+            answer = ask(texts=[text])
             assert "error" not in answer, answer
             assert answer["text"] == expected.text
             assert len(answer["spans"]) == len(expected.spans)

@@ -1,5 +1,7 @@
 """How llama.cpp's converter names tensors, and what it does to some of them."""
 
+from functools import cache
+
 import gguf
 import numpy as np
 
@@ -29,8 +31,12 @@ ARCHITECTURES = {
 
 def gguf_name(name: str, family: str, layers: int = 30) -> str:
     """`transformers` name to GGUF's, by the table in the package `gguf`: not by ours."""
-    blocks = gguf.get_tensor_name_map(ARCHITECTURES[family], layers)
-    return blocks.get_name(name, try_suffixes=(".weight", ".bias"))
+    return _table(ARCHITECTURES[family], layers).get_name(name, try_suffixes=(".weight", ".bias"))
+
+
+@cache
+def _table(architecture: gguf.MODEL_ARCH, layers: int) -> gguf.TensorNameMap:
+    return gguf.get_tensor_name_map(architecture, layers)
 
 
 def permute(array: np.ndarray, heads: int) -> np.ndarray:
