@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from importlib import resources
 import shutil
 
-from _patience import HANGING
+from _patience import HANGING, until
 import pytest
 
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
@@ -53,6 +53,22 @@ def look(driver, screen: dict, scheme: str = "light") -> None:
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+READY = "return location.href !== 'about:blank' && document.readyState === 'complete'"
+
+
+def visit(browser, url: str) -> None:
+    """Open an address, and forget what earlier pages have said on the console."""
+    browser.get("about:blank")
+    browser.get_log("browser")
+    browser.get(url)
+    # On a busy machine the driver may take the end of the empty page for that of the next one.
+    until(lambda: browser.execute_script(READY))
+
+
+def console_errors(browser) -> list[str]:
+    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 #: Axe takes minutes for the contrast of each piece of a chapter's text. It depends on how a text

@@ -74,7 +74,7 @@ def _as_a_process(streams: list[io.TextIOWrapper]) -> ExitStack:
     stack.enter_context(patch.multiple(sys, stdin=streams[0], stdout=streams[1], stderr=streams[2]))
     handler = logging.StreamHandler(streams[2])  # as Python's own, where there is no other
     handler.setLevel(logging.WARNING)
-    for name in ("ane_book", "mlprogram"):
+    for name in ("ane_book", "mlprogram", "ane_serve", "uvicorn.error"):
         stack.enter_context(patch.object(logging.getLogger(name), "handlers", [handler]))
     if hub := sys.modules.get("huggingface_hub.constants"):
         stack.enter_context(patch.object(hub, "HF_HUB_OFFLINE", True))

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from _chromium import DESK, PHONE, axe_violations, look
-from _site import console_errors, visit
+from _chromium import DESK, PHONE, axe_violations, console_errors, look, visit
 
 #: A page is read on a desk by day and on a phone by night.
 SCREENS = {"desk": (DESK, "light"), "phone": (PHONE, "dark")}

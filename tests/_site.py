@@ -34,14 +34,3 @@ def served_site() -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
-
-
-def visit(browser, url: str) -> None:
-    """Open an address, and forget what earlier pages have said on the console."""
-    browser.get("about:blank")
-    browser.get_log("browser")
-    browser.get(url)
-
-
-def console_errors(browser) -> list[str]:
-    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]

@@ -11,10 +11,10 @@ from pathlib import Path
 import re
 from urllib.parse import urlsplit
 
-from _chromium import PHONE, look, needs_chromium
+from _chromium import PHONE, console_errors, look, needs_chromium, visit
 from _patience import HANGING
 from _seen import SCREENS, see
-from _site import PAGES, SITE, console_errors, needs_site, visit
+from _site import PAGES, SITE, needs_site
 from fontTools.ttLib import TTFont
 import pytest
 from selenium.webdriver.common.by import By

@@ -1,7 +1,7 @@
 """The chat page in Chromium: against a server that says what a test wants it to say, and ours."""
 
 from _chat_peer import Peer, chunk, usage
-from _chromium import DESK, PHONE, axe_violations, look, needs_chromium
+from _chromium import DESK, PHONE, axe_violations, look, needs_chromium, visit
 from _patience import HANGING
 from _serving import served, serving
 from ane_book.runtime import Session
@@ -47,9 +47,7 @@ class Chat:
         return wait.until(lambda driver: driver.execute_script(FIND + script), script)
 
     def open(self) -> None:
-        self.browser.get("about:blank")
-        self.browser.get_log("browser")
-        self.browser.get(self.url)
+        visit(self.browser, self.url)
         if self.run("const kept = sessionStorage.length; sessionStorage.clear(); return kept"):
             self.browser.get(self.url)  # without an earlier test's key
         self.until("$('model').length || $('error').textContent")
