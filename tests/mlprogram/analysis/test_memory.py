@@ -40,7 +40,14 @@ class Allocated(TorchDispatchMode):
             return run_steps(*arguments)
 
         monkeypatch.setattr(compiled, "run_steps", looked)
+
+    def __enter__(self):
         tracemalloc.start()
+        return super().__enter__()
+
+    def __exit__(self, *raised):
+        super().__exit__(*raised)
+        tracemalloc.stop()
 
     def look(self) -> None:
         arrays = tracemalloc.take_snapshot().filter_traces(
@@ -142,7 +149,6 @@ class TestValues:
         tensors = live.tensors_of(running, running._arrays(running.random_inputs()))
         with torch.inference_mode(), Allocated(monkeypatch) as allocated:
             running.compiled.run([tensor.clone() for tensor in tensors], {})
-        tracemalloc.stop()
         assert allocated.peak == pytest.approx(running.memory.values, rel=0.05)
 
 

@@ -1,7 +1,8 @@
 """A call that uses some of its columns gives them to the bit, whatever the others hold, and leaves
 others out where they are proved independent: see `run/columns.py`."""
 
-from _decoder import P
+import _decoder
+from _decoder import D, G, P, attended
 from _foreign import AS_IT_STANDS, build
 from _long import long_but
 from coremltools.converters.mil import Builder as mb
@@ -100,6 +101,54 @@ def test_random_programs(tmp_path, seed, precision):
     x = rng.normal(size=(1, C, 1, T)).astype(np.float16)
     for used in (1, 8, 13, T - 1, T):
         check(program, {"x": x}, "x", used)
+
+
+@pytest.mark.parametrize("form", [*APART, *JOINING])
+def test_each_form_alone(tmp_path, form):
+    """Those of `APART` leave columns apart, and none of `JOINING` does."""
+    rng = np.random.default_rng(0)
+
+    @build(tmp_path / "p.mlpackage", ((1, C, 1, T), types.fp16), **AS_IT_STANDS)
+    def path(x):
+        return mb.identity(x=linear((APART | JOINING)[form](linear(x, rng), rng), rng), name="y")
+
+    program = MLProgram(path)
+    assert columns_of(program) == (T if form in APART else 0)
+    check(program, {"x": rng.normal(size=(1, C, 1, T)).astype(np.float16)}, "x", 13)
+
+
+#: What may become of attention's operands q, keys, values and mask, and of those of the call, k and
+#: v, each (1, G, T, D); whether columns stay apart.
+ATTENTION = {
+    "as it is": (lambda o: o, True),
+    "a mask that is made": (lambda o: o | {"mask": mb.mul(x=o["mask"], y=np.float16(2))}, False),
+    "slots of the call": (lambda o: o | {"keys": o["k"]}, False),
+    "values of the call": (lambda o: o | {"values": o["v"]}, False),
+    "queries in another order": (lambda o: o | {"q": mb.reverse(x=o["q"], axes=[2])}, False),
+    "keys in another order": (lambda o: o | {"k": mb.reverse(x=o["k"], axes=[2])}, False),
+    "queries that are given": (lambda o: o | {"q": o["keys"]}, True),
+}
+
+
+@pytest.mark.parametrize("form", ATTENTION)
+def test_attention_leaves_out_what_is_apart(tmp_path, form):
+    rng, (change, apart) = np.random.default_rng(0), ATTENTION[form]
+    shapes = (1, C, 1, P), (1, 1, P, 2 * P), *[(1, G, P, D)] * 2  # as many columns as slots
+
+    @build(tmp_path / "p.mlpackage", *[(shape, types.fp16) for shape in shapes], **AS_IT_STANDS)
+    def path(x, mask, keys, values):
+        qkv = mb.reshape(x=_decoder.linear(x, 3 * G * D, rng), shape=(1, 3 * G, D, P))
+        q, k, v = mb.split(x=mb.transpose(x=qkv, perm=(0, 1, 3, 2)), num_splits=3, axis=1)
+        o = change({"q": q, "k": k, "v": v, "keys": keys, "values": values, "mask": mask})
+        y = attended(o["q"], (o["keys"], o["values"]), (o["k"], o["v"]), o["mask"])
+        y = mb.reshape(x=mb.transpose(x=y, perm=(0, 1, 3, 2)), shape=(1, G * D, 1, P))
+        return mb.identity(x=linear(y, rng), name="y")
+
+    program = MLProgram(path)
+    assert columns_of(program) == (P if apart else 0)
+    inputs = program.random_inputs(0)
+    inputs["mask"][0, 0] = np.where(np.tri(P, 2 * P, P), 0, CLOSED)
+    check(program, inputs, "x", 13)
 
 
 def decoder_inputs(program: MLProgram, position: int) -> dict:
