@@ -206,9 +206,9 @@ def headline(found: dict) -> str:
     """What README says of it; a test holds it to the record."""
     made = Counter(found["exported"]["outcomes"])
     return (
-        f"graphs of {found['architectures']} architectures of transformers: of "
-        f"{made.total() - made['no oracle']}, {made['right']} are right in both precisions, "
-        f"{made['fp16']} as far as half precision allows, {made['refused']} is refused"
+        f"of {made.total() - made['no oracle']} graphs of {found['architectures']} architectures "
+        f"of transformers, {made['right']} are right in both precisions, "
+        f"{made['fp16']} as far as half precision allows, and {made['refused']} is refused"
     )
 
 
