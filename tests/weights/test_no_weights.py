@@ -68,6 +68,7 @@ def test_the_name_of_a_package_is_no_bundles(tiny, tmp_path):
     for name in ("x.mlpackage", "x.mlmodelc", "x.aimodel"):
         said = refused("convert", tiny("llama")[1], "--out", tmp_path / name)
         assert f"{name} names one program, and a bundle is a folder of several; leave" in said
+        assert "`mlprogram convert`" in said
     assert list(tmp_path.iterdir()) == []
 
 

@@ -42,6 +42,7 @@ def check_place(target: Path) -> None:
         what = f"is no path; {ELSEWHERE}"
     elif target.suffix in (".mlpackage", ".mlmodelc", ".aimodel"):
         what = f"names one program, and a bundle is a folder of several; leave {target.suffix} out"
+        what += " (`mlprogram convert` makes one program, of an ONNX graph)"
     elif target.is_symlink():
         what = f"is a symbolic link; name the folder that it leads to, or {ELSEWHERE}"
     elif target.exists() and not target.is_dir():
