@@ -40,11 +40,6 @@ class Roofs:
     reads: dict[str, float]
     computes: dict[str, float]
 
-    @property
-    def ridge(self) -> float:
-        """The operations per byte at which reading takes as long as computing."""
-        return self.flops_s / self.bandwidth_bytes_s
-
     def seconds(self, nbytes: float, operations: float) -> float:
         """The least time of a call that reads `nbytes` and computes `operations`."""
         return max(nbytes / self.bandwidth_bytes_s, operations / self.flops_s)
