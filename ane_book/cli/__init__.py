@@ -42,7 +42,7 @@ __all__ = ["app"]
 
 
 @options.takes(
-    options.Recipe, "kv", "state_write", "context", "quant", "quant_head", "prefill", "shard_limit",
+    "Recipe", "kv", "state_write", "context", "quant", "quant_head", "prefill", "shard_limit",
     "partition", "argmax_output", "experts", "tiers", "verify", "functions", "silu", "form",
     "lora_slots", whole=True,
 )  # fmt: skip
@@ -81,8 +81,8 @@ def convert(
     print(bundle.path)
 
 
-@options.takes(options.Recipe, *RECIPE)
-@options.takes(options.Sampling, *SAMPLING, "json_schema", "regex")
+@options.takes("Recipe", *RECIPE)
+@options.takes("Sampling", *SAMPLING, "json_schema", "regex")
 def run(
     model: options.Model,
     prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],

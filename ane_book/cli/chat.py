@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ane_book.runtime import Result, Session
 
 
-@options.takes(options.Recipe, *RECIPE)
-@options.takes(options.Sampling, *SAMPLING)
+@options.takes("Recipe", *RECIPE)
+@options.takes("Sampling", *SAMPLING)
 def chat_command(
     model: options.Model,
     recipe: dict,

@@ -27,7 +27,7 @@ HEADING = 24  # the columns of a line's heading
 COLOURS = {"passed": "green", "failed": "red", "unmeasured": "yellow"}
 
 
-@options.takes(options.Recipe, *RECIPE)
+@options.takes("Recipe", *RECIPE)
 def demo_command(
     recipe: dict,
     model: options.Model = "smollm2-135m-instruct",

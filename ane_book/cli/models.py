@@ -29,7 +29,7 @@ def models_command(as_json: AsJson = False) -> None:
 
 
 @options.takes(
-    options.Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "tiers",
+    "Recipe", "shard_limit", "quant", "quant_head", "partition", "context", "tiers",
     "experts", "verify", "functions", "lora_slots",
 )  # fmt: skip
 def plan_command(

@@ -1,14 +1,13 @@
 """The options of the command line, most of them made from the records of `ane_book.options`."""
 
 from collections.abc import Callable
-from functools import wraps
+from functools import update_wrapper
 import inspect
 from pathlib import Path
 import re
-from typing import Annotated, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from ane_book.errors import InvalidInput
-from ane_book.options import Recipe, RecipeOptions, Record, Sampling, SamplingOptions, checked
 import typer
 
 WEIGHTS = (
@@ -71,9 +70,8 @@ BackendName = Annotated[
 #: Fields whose flags are not simply their names.
 FLAGS = {"quant": ("--quant", "-q"), "argmax_output": ("--argmax-output",)}
 #: What --help has over the fields of a record, in another command than `convert`.
-HEADINGS = {Recipe: "Conversion (`ane-book convert --help` explains more)", Sampling: "Answer"}
-KINDS = get_type_hints(RecipeOptions) | get_type_hints(SamplingOptions)
-KINDS |= {"shard_limit": str, "tiers": str}  # as they are typed: "1GB", "128,256"
+HEADINGS = {"Recipe": "Conversion (`ane-book convert --help` explains more)", "Sampling": "Answer"}
+TYPED = {"shard_limit": str, "tiers": str}  # as they are typed: "1GB", "128,256"
 
 
 def schema(text: str) -> str:
@@ -86,46 +84,56 @@ def schema(text: str) -> str:
         raise InvalidInput(f"--json-schema: {text[:80]!r} is no JSON object and no file") from None
 
 
-def takes(record: type[Record], *names: str, whole: bool = False) -> Callable[[Callable], Callable]:
+def takes(
+    record: Literal["Recipe", "Sampling"], *names: str, whole: bool = False
+) -> Callable[[Callable], Callable]:
     """Give a command these fields of a record as options, described as they are there.
 
     The command gets those that are used as a dict, in its argument `recipe` or `sampling`. whole:
-    all that is said of a recipe's fields, which other commands only begin.
+    all that is said of a recipe's fields, which other commands only begin. The records are read
+    when the command is used, or its own --help: `ane-book --help` waits for no pydantic.
     """
-    argument = record.__name__.lower()
-
-    def decorate(command: Callable) -> Callable:
-        @wraps(command)
-        def call(**arguments):
-            chosen = {name: arguments.pop(name) for name in names}
-            chosen = {name: value for name, value in chosen.items() if value is not None}
-            checked(record, chosen)  # before a model is converted
-            return command(**arguments, **{argument: chosen})
-
-        signature = inspect.signature(command)
-        own: list[inspect.Parameter] = [
-            each for name, each in signature.parameters.items() if name != argument
-        ]
-        added: list[inspect.Parameter] = [_parameter(record, name, whole) for name in names]
-        vars(call)["__signature__"] = signature.replace(parameters=[*own, *added])
-        return call
-
-    return decorate
+    return lambda command: _Taking(command, record, names, whole)
 
 
-def _parameter(record: type[Recipe] | type[Sampling], name: str, whole: bool) -> inspect.Parameter:
-    """A field as a parameter for typer, with None (not given) as its default."""
-    field = record.model_fields[name]
-    default = "1GB" if name == "shard_limit" else field.default
-    unsaid = default in (None, (), "") or default is False
-    said = "" if unsaid else f"  [default: {default}]"
-    text, heading = str(field.description), None if whole else HEADINGS[record]
-    if record is Recipe and not whole:
-        text = re.split("[:;(]", text)[0].rstrip(" .") + "."
-    option = typer.Option(*FLAGS.get(name, ()), help=f"{text}{said}", rich_help_panel=heading)
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[KINDS[name] | None, option],
-    )
+class _Taking:
+    """A command that takes fields of a record as options."""
+
+    def __init__(self, command: Callable, record: str, names: tuple[str, ...], whole: bool):
+        update_wrapper(self, command)
+        self.command, self.record, self.names, self.whole = command, record, names, whole
+
+    def __call__(self, **arguments: Any) -> Any:
+        from ane_book import options
+
+        chosen = {name: arguments.pop(name) for name in self.names}
+        chosen = {name: value for name, value in chosen.items() if value is not None}
+        options.checked(getattr(options, self.record), chosen)  # before a model is converted
+        return self.command(**arguments, **{self.record.lower(): chosen})
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        signature, gathered = inspect.signature(self.command), self.record.lower()
+        own = [each for name, each in signature.parameters.items() if name != gathered]
+        added = [self._parameter(name) for name in self.names]
+        return signature.replace(parameters=[*own, *added])
+
+    def _parameter(self, name: str) -> inspect.Parameter:
+        """A field as a parameter for typer, with None (not given) as its default."""
+        from ane_book import options
+
+        field = getattr(options, self.record).model_fields[name]
+        default = "1GB" if name == "shard_limit" else field.default
+        unsaid = default in (None, (), "") or default is False
+        said = "" if unsaid else f"  [default: {default}]"
+        text, heading = str(field.description), None if self.whole else HEADINGS[self.record]
+        if self.record == "Recipe" and not self.whole:
+            text = re.split("[:;(]", text)[0].rstrip(" .") + "."
+        option = typer.Option(*FLAGS.get(name, ()), help=f"{text}{said}", rich_help_panel=heading)
+        kind = TYPED.get(name) or get_type_hints(getattr(options, f"{self.record}Options"))[name]
+        return inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[kind | None, option],
+        )

@@ -33,8 +33,8 @@ READERS = {
 }
 
 
-@options.takes(options.Recipe, *RECIPE)
-@options.takes(options.Sampling, "system")
+@options.takes("Recipe", *RECIPE)
+@options.takes("Sampling", "system")
 def prefill_command(
     model: options.Model,
     prompt: Annotated[str, typer.Argument(help="What to read; - reads it from stdin.")],

@@ -46,7 +46,7 @@ Context = Annotated[
 ]
 
 
-@options.takes(options.Recipe, "quant", "experts")
+@options.takes("Recipe", "quant", "experts")
 def redact(
     file: Annotated[str, typer.Argument(help="A text in UTF-8; - is stdin.")],
     recipe: dict,

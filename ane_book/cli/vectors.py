@@ -15,7 +15,7 @@ import typer
 AT_A_TIME = 256  # texts in a batch, so that output begins before all input is read
 
 
-@options.takes(options.Recipe, "quant")
+@options.takes("Recipe", "quant")
 def embed(
     texts: Annotated[list[str], typer.Argument(help="Texts; - stands for the lines of stdin.")],
     recipe: dict,

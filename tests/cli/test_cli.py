@@ -107,7 +107,7 @@ class TestRun:
         assert "inspect" in done.stdout and "..." not in done.stdout.partition("\nConvert:")[2]
 
     @pytest.mark.parametrize(("word", "slow"), [
-        ("--help", {"asyncio", "numpy", "rich", "torch"}),
+        ("--help", {"asyncio", "numpy", "pydantic", "rich", "torch"}),
         ("models", {"coremltools", "huggingface_hub", "torch", "transformers"}),
     ])  # fmt: skip
     def test_a_word_about_the_commands_takes_few_imports(self, word, slow):

@@ -34,8 +34,8 @@ Urls = Annotated[
 Some = Annotated[list[Names] | None, typer.Option(help="Some of the five alone.")]
 
 
-@options.takes(options.Recipe, *RECIPE)
-@options.takes(options.Sampling, "max_tokens")
+@options.takes("Recipe", *RECIPE)
+@options.takes("Sampling", "max_tokens")
 def bench_command(
     recipe: dict,
     sampling: dict,

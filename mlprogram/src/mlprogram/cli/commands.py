@@ -11,6 +11,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 COLUMN = 30  # the most columns of a name in --help: a longer one has a line of its own
+PLAIN: dict[str, Any] = {
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+}
 
 
 def command_line(
@@ -30,16 +35,10 @@ def command_line(
     went = {words: f"{words} is gone: {instead}" for words, instead in (gone or {}).items()}
 
     class Commands(_Commands):
+        headed: ClassVar = commands
         missing: ClassVar = {**(absent or {}), **went}
 
-    app = typer.Typer(
-        cls=Commands,
-        help=help_text,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-    )
+    app = typer.Typer(cls=Commands, help=help_text, no_args_is_help=True, **PLAIN)
 
     def shown(wanted: bool) -> None:
         if wanted:
@@ -54,9 +53,6 @@ def command_line(
     ) -> None:
         """What goes before every command."""
 
-    for heading, group in commands.items():
-        for name, function in group.items():
-            app.command(name, cls=_Command, rich_help_panel=heading)(function)
     return app
 
 
@@ -73,17 +69,39 @@ class _Command(TyperCommand):
         _write(formatter, sections)
 
 
-class _Commands(TyperGroup):
-    """Commands, and the names of those that are not here."""
+class _Made(Mapping[str, Any]):
+    """Commands by name. Each is made when it is asked for, since its options may take a while."""
 
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]):
+        self.functions = functions
+
+    def __getitem__(self, name: str) -> Any:
+        single = typer.Typer(add_completion=False, **PLAIN)
+        single.command(name, cls=_Command)(self.functions[name])
+        return typer.main.get_command(single)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.functions)
+
+    def __len__(self) -> int:
+        return len(self.functions)
+
+
+class _Commands(TyperGroup):
+    """Commands under headings, and the names of those that are not here."""
+
+    headed: ClassVar[Mapping[str, Mapping[str, Callable[..., Any]]]]
     missing: ClassVar[dict[str, str]]
 
+    def __init__(self, **given: Any):
+        functions = {name: each for group in self.headed.values() for name, each in group.items()}
+        super().__init__(**given | {"commands": _Made(functions)})
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        sections: dict[str, list] = {}
-        for name, each in self.commands.items():
-            row = name, each.get_short_help_str(formatter.width)
-            heading = str(getattr(each, "rich_help_panel", "Commands"))
-            sections.setdefault(heading, []).append(row)
+        sections = {
+            heading: [(name, str(each.__doc__).partition("\n")[0]) for name, each in group.items()]
+            for heading, group in self.headed.items()
+        }
         _write(formatter, sections)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
