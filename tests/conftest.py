@@ -5,9 +5,14 @@ What a fixture needs is imported in it, since a suite has no more than its own d
 
 import gc
 from importlib.util import find_spec
+import os
+from pathlib import Path
 
 import mlprogram  # noqa: F401  first: it says how OpenMP's threads wait
 import pytest
+
+# Plans of a thousand tiny programs would push the user's own out of the cache.
+os.environ.setdefault("MLPROGRAM_CACHE", str(Path(__file__).parents[1] / "build" / "mlprogram"))
 
 pytest_plugins = ["_long"]
 pytest.register_assert_rewrite("_oracle")  # its `close` says what differs, as a test would
