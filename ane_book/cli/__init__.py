@@ -51,7 +51,7 @@ def convert(
     recipe: dict,
     source: Annotated[
         Path | None,
-        typer.Option(help="Of a reference model, what it is made of: weights; random: made up."),
+        typer.Option(help="For a reference model: the path of its weights, or random."),
     ] = None,
     out: Annotated[
         Path | None,

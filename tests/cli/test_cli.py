@@ -86,6 +86,10 @@ class TestRun:
         message = refused("run", "smolm2-135m-instuct", "Hi")
         assert "smolm2-135m-instuct" in message and "smollm2-135m-instruct" in message
 
+    def test_a_word_that_is_none_of_several(self):
+        said = ane_book("run", "x", "Hi", "--draft", "self").stderr
+        assert said.endswith("Error: Invalid value for '--draft': 'self' is not one of 'lookup'.\n")
+
     @pytest.mark.skipif(machine.CAN_PREDICT, reason="Core ML runs here")
     def test_core_ml_off_a_mac(self, bundle, tmp_path):
         for model in (bundle, tmp_path):  # also before a conversion, which takes long

@@ -99,7 +99,7 @@ WISHES = {
     "how much does int4 cost": ("quality", "worse a bundle is"),
     "will the engine take it": ("place", "on the Neural Engine"),
     "does this Mac run it there": ("residency", "Ask this Mac"),
-    "where do the numbers part": ("diff", "part"),
+    "where do the numbers differ": ("diff", "differs"),
     "Core ML printed an error": ("explain", "error of Core ML"),
     "my disk is full": ("cache", "delete it"),
     "search texts by meaning": ("embed", "vectors of texts"),

@@ -105,7 +105,7 @@ def test_what_names_no_maker_is_unknown_and_never_clean(squares):
     spec.specificationVersion = 99
     made = makers_of(Package.from_spec(spec, squares.weights_dir))
     assert made == UNKNOWN
-    assert made.text == "made by an unknown coremltools, for unknown systems"
+    assert made.text == "maker not named, for unknown systems"
     assert all(fault.applies(made) for fault in faults.load().values())
 
 

@@ -120,6 +120,8 @@ class _Commands(TyperGroup):
                     print(printable(note), file=sys.stderr)
             raise
         except Exception as error:  # typer gives NoSuchOption no public name
+            if isinstance(error, typer.BadParameter):  # pydantic's prefix, in a word of several
+                error.message = error.message.removeprefix("Value error, ")
             option = f"{ctx.invoked_subcommand} {getattr(error, 'option_name', None)}"
             if option in self.missing:
                 raise InvalidInput(self.missing[option]) from None

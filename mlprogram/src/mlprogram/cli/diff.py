@@ -66,7 +66,7 @@ def diff_command(
     seed: options.InputSeed = 0,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show where a package parts from another, or from its --source.
+    """Show where a package differs from another, or from its --source.
 
     Without B and --source, A is compared with itself in single precision, or with --backend in
     another runtime. Where they part, and with --why, it names what depends on how Core ML computes

@@ -244,7 +244,8 @@ def _read(path: Path) -> "ModelProto":
     try:
         model.ParseFromString(path.read_bytes())
     except (DecodeError, OSError, ValueError) as error:
-        raise InvalidWeights(f"{path}: cut short or no ONNX file ({error}); get it again") from None
+        what = f"truncated, or not an ONNX file ({error}); get it again"
+        raise InvalidWeights(f"{path}: {what}") from None
     if not model.graph.node or not model.opset_import:
         raise InvalidWeights(f"{path}: no ONNX file: it has no graph")
     domains = [entry.domain for entry in model.opset_import]

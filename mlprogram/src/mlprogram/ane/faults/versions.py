@@ -44,11 +44,11 @@ class Makers:
     @property
     def text(self) -> str:
         """One line: "made by coremltools 9.0 from torch==2.13.0, for macOS 15, iOS 18 and up"."""
-        by = f"coremltools {self.coremltools}" if self.coremltools else "an unknown coremltools"
+        by = f"made by coremltools {self.coremltools}" if self.coremltools else "maker not named"
         of = f" from {self.source}" if self.source else ""
         if self.least is None:
-            return f"made by {by}{of}, for unknown systems"
-        return f"made by {by}{of}, for {systems_of(self.least)} and up"
+            return f"{by}{of}, for unknown systems"
+        return f"{by}{of}, for {systems_of(self.least)} and up"
 
 
 def makers_of(package: Package) -> Makers:
