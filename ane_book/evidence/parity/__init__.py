@@ -118,9 +118,9 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
         )
     exact = weights is not None or bundle.recipe.is_plain
     single, half = ([s for s in stages if s.precision == which] for which in ("fp32", "fp16"))
-    passed = f"cosine to PyTorch {_least(half):.6f} at least in half precision"
+    passed = f"cosine to PyTorch at least {_least(half):.6f} in half precision"
     if exact:
-        passed = f"{percent(_most(single))} off PyTorch at most in single precision, {passed}"
+        passed = f"at most {percent(_most(single))} from PyTorch in single precision, {passed}"
     else:
         passed += "; quantised, and without its source: not held to more"
     found = vars(fault or _Fault(passed))
