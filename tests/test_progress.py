@@ -1,8 +1,12 @@
-"""What is printed by others: nothing while we convert, and all of it for who imports us."""
+"""What is printed by others: nothing while we convert, and all of it for who imports us. And what
+coremltools' import does with signals."""
 
 import os
+import signal
 import subprocess
 import sys
+
+import pytest
 
 HOST = """
 import logging, os, sys, warnings
@@ -39,3 +43,30 @@ def test_coremltools_is_silent_while_we_convert_and_only_then():
     assert ours == ""
     assert "Running MIL default pipeline" in its_own and "MIL Ops" in its_own
     assert done.stdout.splitlines() == ["{'GOMP_SPINCOUNT'} 0 True", "0"]
+
+
+INTERRUPTED = """
+import signal, sys
+
+class Interrupting:
+    def find_spec(name, *_):
+        if name == "sklearn":  # which coremltools tries to import
+            sys.meta_path.remove(Interrupting)
+            signal.raise_signal(int(sys.argv[1]))
+
+sys.meta_path.insert(0, Interrupting)
+from mlprogram.cli.commands import told_to_end
+from mlprogram.progress import silent_coremltools
+
+with told_to_end(), silent_coremltools():
+    print("not interrupted")
+"""
+
+
+@pytest.mark.parametrize("number, code", {signal.SIGINT: -2, signal.SIGTERM: 143}.items())
+def test_an_interrupt_during_coremltools_import_is_one(number, code):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", INTERRUPTED, str(number.value)],
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr

@@ -31,6 +31,6 @@ def serving(module: str) -> Any:
         if version != __version__:
             raise ImportError(f"version {version} does not go with ane-book {__version__}")
         return import_module(f"ane_serve.{module}")
-    except ImportError as error:
+    except Exception as error:  # of whatever kind: the other commands need none of it
         why = f"ane-serve cannot be used ({error}); for it"
         raise InvalidInput(missing(why, "ane-serve", f"ane-serve=={__version__}")) from None

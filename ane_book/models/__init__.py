@@ -46,11 +46,18 @@ CLASSIFIER = "ForSequenceClassification"  # how classes of rerankers end in `tra
 def architectures() -> dict[str, Architecture]:
     """Every architecture by its name: this library's own, and those of other distributions.
 
-    Raises UnsupportedModel where two have the same name.
+    Raises UnsupportedModel where two have the same name, or a distribution cannot be imported.
     """
     found = {each.name: each for each in OWN}
     for entry in entry_points(group=GROUP):
-        for each in entry.load():
+        try:
+            more = [*entry.load()]
+        except Exception as error:
+            raise UnsupportedModel(
+                f"{entry.value}, which adds families, cannot be imported ({error}); update or "
+                "uninstall its distribution"
+            ) from None
+        for each in more:
             if each.name in found:
                 raise UnsupportedModel(
                     f"{entry.value}: there is a family named {each.name!r} without it; uninstall "

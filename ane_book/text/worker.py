@@ -13,6 +13,7 @@ from datetime import datetime
 from itertools import pairwise
 import json
 import os
+from pathlib import Path
 import signal
 import sys
 from typing import Any
@@ -29,7 +30,7 @@ class Text:
     """The calls that a request may name; each takes JSON values and returns one."""
 
     def load(self, path: str) -> None:
-        tokenizer = Tokenizer.from_file(path)
+        tokenizer = Tokenizer.from_buffer(Path(path).read_bytes())  # any name: from_file's is UTF-8
         # Settings of whoever saved it last, for batches in training: they cut or fill a prompt.
         tokenizer.no_truncation()
         tokenizer.no_padding()

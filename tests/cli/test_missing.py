@@ -74,6 +74,7 @@ def _other() -> ModuleType:
         (_other(), f"version 0.0.9 does not go with ane-book {ane_book.__version__}"),
         ("raise ImportError('half of it')", "half of it"),
         ("import no_such", "No module named 'no_such'"),
+        ("1 / 0", "division by zero"),
     ],
 )
 def test_ane_serve(found, why, monkeypatch, tmp_path):

@@ -110,6 +110,12 @@ class TestEntry:
         done = subprocess.run(COMMAND, capture_output=True, text=True, env=environment)
         assert done.stdout.split() == ["smollm2-135m-instruct"]
 
+    def test_a_command_that_is_gone_completes_to_nothing(self):
+        words = {"_ANE_BOOK_COMPLETE": "complete_bash", "COMP_WORDS": "ane-book report smol"}
+        environment = os.environ | words | {"COMP_CWORD": "2"}
+        done = subprocess.run(COMMAND, capture_output=True, text=True, env=environment)
+        assert done.stdout.strip() == done.stderr == ""
+
     def test_names_are_completed_before_they_are_imported(self):
         code = "import ane_book; print(*dir(ane_book))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -64,6 +64,21 @@ def test_a_family_of_another_distribution(installed):
     assert type(find("other")) is Other and "granite" not in architectures()
 
 
+@pytest.mark.parametrize("found", [1 / 2, ImportError("no module named 'moved'")])
+def test_one_that_cannot_be_imported_is_named(installed, found):
+    """It isn't a list of families, or its folder is elsewhere by now."""
+
+    class Gone(Entry):
+        def load(self):
+            if isinstance(found, ImportError):
+                raise found
+            return found
+
+    installed(Gone())
+    with pytest.raises(UnsupportedModel, match="^other:FAMILIES, .* uninstall its distribution$"):
+        find("llama")
+
+
 def test_two_of_one_name_are_refused(installed):
     own = find("llama")
     installed(Entry(own))

@@ -58,6 +58,13 @@ class TestSame:
         assert words.token_to_id("not a token") is None
         assert words.render(CHATML, MESSAGES) == render(CHATML, MESSAGES)
 
+    @pytest.mark.skipif(sys.platform == "darwin", reason="names of files are UTF-8 there")
+    def test_a_folder_may_have_any_name(self, words, tmp_path):
+        folder = tmp_path / os.fsdecode(b"bad\xff")
+        folder.mkdir()
+        words.load(saved(tmp_path).rename(folder / "tokenizer.json"))
+        assert words.encode(TEXT, True)
+
     def test_settings_to_cut_and_fill_are_off(self, words, tmp_path):
         tokenizer = Tokenizer.from_file(str(saved(tmp_path)))
         whole = tokenizer.encode(TEXT).ids

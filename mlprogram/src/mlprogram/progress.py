@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 import logging
+import signal
 import sys
 import threading
 import time
@@ -70,8 +71,9 @@ class _Silence:
             if logger.level == logging.NOTSET:  # else somebody wants to see more, or less
                 self._before.callback(logger.setLevel, logger.level)
                 logger.setLevel(logging.ERROR)
-            from coremltools.converters.mil.frontend.torch import ops
-            from coremltools.converters.mil.mil.passes import pass_pipeline
+            with _held_signals():
+                from coremltools.converters.mil.frontend.torch import ops
+                from coremltools.converters.mil.mil.passes import pass_pipeline
 
             for module, name in ((ops, "_tqdm"), (pass_pipeline, "tqdm")):
                 bar = getattr(module, name)
@@ -83,6 +85,25 @@ class _Silence:
             self._users -= 1
             if not self._users:
                 self._before.close()
+
+
+@contextmanager
+def _held_signals() -> Iterator[None]:
+    """Ctrl-C and termination wait: coremltools, while it is imported, takes whatever is raised for
+    a library that is missing."""
+    if threading.current_thread() is not threading.main_thread():  # which alone gets them
+        yield
+        return
+    came: list[int] = []
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    before = [signal.signal(number, lambda number, _: came.append(number)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 _silence = _Silence()

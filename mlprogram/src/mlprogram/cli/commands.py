@@ -106,7 +106,7 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         """The name and the command that the arguments begin with, and the rest of them."""
-        if args[0] in self.missing:
+        if args[0] in self.missing and not ctx.resilient_parsing:  # a shell completes words
             raise InvalidInput(self.missing[args[0]])
         return super().resolve_command(ctx, args)
 
