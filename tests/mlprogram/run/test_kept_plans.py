@@ -19,6 +19,7 @@ from mlprogram.errors import InvalidPackage
 from mlprogram.kernels import compiled, library, native
 from mlprogram.machine import cache_folder
 from mlprogram.package.reader import Package
+from mlprogram.pipe import Programs
 from mlprogram.run import keep, kept
 import numpy as np
 import pytest
@@ -329,6 +330,44 @@ def test_a_program_that_changed(path, folder):
     assert kept.predict(kept.random_inputs())  # as it was when it was opened
     with pytest.raises(InvalidPackage, match="changed since it was opened"):
         _ = kept.package
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("what", ["weights", "program"])
+def test_functions_of_a_package_that_changed(path, what, again):
+    """The one that is open goes on, and no other is mixed with it, whether kept or not."""
+
+    def copy(model):
+        model.mlProgram.functions["other"].CopyFrom(model.mlProgram.functions["main"])
+
+    edit(path, copy)
+    live = MLProgram(path, "main")
+    live.prepare()
+    MLProgram(path, "other").prepare()
+    kept, given = MLProgram(path, "main"), live.random_inputs()
+    assert kept._kept and MLProgram(path, "other")._kept
+    before, host = live.predict(given)["y"], Programs()
+    host.answer({"load": str(path), "function": "main"}, b"")
+    if what == "weights":
+        (file,) = path.rglob("weight.bin")
+        new = file.with_suffix(".new")
+        new.write_bytes(file.read_bytes()[:128] + (-WEIGHT).tobytes())
+        new.replace(file)
+    else:
+        edit(path, lambda model: setattr(model, "specificationVersion", 8))
+    if again:
+        MLProgram(path, "other").prepare()
+    assert equal(kept.predict(given)["y"], before) and equal(live.predict(given)["y"], before)
+    asked = {"load": str(path), "function": "other"}
+    others = [lambda: kept.function("other"), kept.plain, lambda: kept.package]
+    others.append(lambda: host.answer(asked, b""))
+    if again:
+        others.append(lambda: live.function("other"))
+    else:
+        assert equal(live.function("other").predict(given)["y"], before)
+    for other in others:
+        with pytest.raises(InvalidPackage, match="changed since it was opened; open it again"):
+            other()
 
 
 def test_another_processor_library_or_torch(path, monkeypatch):

@@ -85,11 +85,11 @@ class WholePlan:
 class KeptPlan:
     """A function and its plan, as a file has them.
 
-    digest: of that file, with its key. program: the digest of the model's file.
+    digest: of that file, with its key. files: of the package, see `files`.
     """
 
     digest: str
-    program: str
+    files: tuple
     name: str
     functions: list[str]
     inputs: dict[str, TensorType]
@@ -151,6 +151,11 @@ def identity(blob: BlobFile) -> tuple[int, ...]:
     )  # fmt: skip
 
 
+def files(program: str, blobs: Iterable[BlobFile]) -> tuple:
+    """What changes when a package does: the digest of its model's file, and its weight files."""
+    return program, *map(identity, blobs)
+
+
 def _opened(path: Path, program: str, folder: Path, base: Path) -> KeptPlan | None:
     """The plan in a file; None if it is not as it was written, or weight files have changed."""
     if (descriptor := sealed.opened(path)) is None:
@@ -186,8 +191,8 @@ def _read(
         for part in ("inputs", "outputs", "states")
     )
     return KeptPlan(
-        path.stem, program, head["name"], [*head["functions"]], inputs, outputs, states,
-        _features(head["features"]), _features(head["images"]),
+        path.stem, files(program, blobs), head["name"], [*head["functions"]],
+        inputs, outputs, states, _features(head["features"]), _features(head["images"]),
         WholePlan([*inputs], [*outputs], CallTable(*head["table"]), head["results"], image, blobs),
     )  # fmt: skip
 
