@@ -2,7 +2,9 @@
 see `run/kept.py`."""
 
 from concurrent.futures import ThreadPoolExecutor
+import errno
 import hashlib
+import mmap
 import os
 from pathlib import Path
 import random
@@ -423,6 +425,41 @@ def test_two_processes_at_once(path, folder):
     command = [sys.executable, "-c", code, str(path)]
     both = [subprocess.Popen(command, env=environment) for _ in range(2)]
     assert [one.wait() for one in both] == [0, 0]
+    assert len(plans(folder)) == 1 and answer(path)[0]
+
+
+def refusing(error):
+    def refuse(*_, **__):
+        raise error
+
+    return refuse
+
+
+def test_a_cache_that_is_read_only(path, folder, monkeypatch):
+    """Its plans are used, past one that is damaged and can't be deleted."""
+    answer(path)
+    (file,) = plans(folder)
+    damaged = file.with_name(f"{file.name.split('-')[0]}-{'0' * 64}.plan")
+    damaged.write_bytes(b"{}")
+    for module, name in ((os, "utime"), (Path, "unlink")):
+        monkeypatch.setattr(module, name, refusing(OSError(errno.EROFS, "Read-only file system")))
+    assert answer(path)[0] and damaged.exists()
+
+
+@pytest.mark.parametrize(
+    "module, name, little",
+    [
+        (kept, "memory_bytes", lambda: 1),
+        (kept, "new", refusing(MemoryError())),
+        (mmap, "mmap", refusing(OSError(errno.ENOMEM, "Cannot allocate memory"))),
+    ],
+)
+def test_too_little_memory_deletes_no_plan(path, folder, monkeypatch, module, name, little):
+    """Another process may have more."""
+    answer(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, little)
+        assert kept.find(path, None, "fp16", None) is None
     assert len(plans(folder)) == 1 and answer(path)[0]
 
 

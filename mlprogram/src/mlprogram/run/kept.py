@@ -114,9 +114,10 @@ def find(
         if (key := file_key(program, file, function, precision, semantics)) is None:
             return None
         for found in sorted(sealed.private_folder().glob(f"{key}-*.plan")):
-            if (plan := _opened(found, program, folder, file.parent)) is not None:
-                return plan
-            found.unlink(missing_ok=True)
+            with suppress(OSError, MemoryError, MLProgramError):  # others may read it: leave it
+                if (plan := _opened(found, program, folder, file.parent)) is not None:
+                    return plan
+                found.unlink(missing_ok=True)
     return None
 
 
@@ -157,14 +158,20 @@ def files(program: str, blobs: Iterable[BlobFile]) -> tuple:
 
 
 def _opened(path: Path, program: str, folder: Path, base: Path) -> KeptPlan | None:
-    """The plan in a file; None if it is not as it was written, or weight files have changed."""
+    """The plan in a file; None if it is not as it was written, or weight files have changed.
+
+    Raises OSError, MemoryError or MLProgramError where another process might read it.
+    """
     if (descriptor := sealed.opened(path)) is None:
         return None
     with open(descriptor, "rb") as file:
-        os.utime(descriptor)  # it was used
+        with suppress(OSError):  # a read-only cache
+            os.utime(descriptor)  # it was used
         content = file.read()
     try:
         return _read(content, path, program, folder, base)
+    except (OSError, MemoryError, MLProgramError):
+        raise
     except Exception:  # sealed as we seal it, but nothing that we wrote
         return None
 
@@ -177,8 +184,10 @@ def _read(
     head, words = _tuples(json.loads(line)), np.frombuffer(rest, np.int64)
     blobs = [BlobFile(inside(folder, base / name, f"{path}:")) for name, _ in head["weights"]]
     changed = [identity(blob) for blob in blobs] != [known for _, known in head["weights"]]
-    if changed or head["needs"] > (memory_bytes() or head["needs"]):
+    if changed:
         return None
+    if head["needs"] > (memory_bytes() or head["needs"]):
+        raise MemoryError
     count = 3 * head["count"]
     places, which, offsets = words[:count].reshape(3, -1)
     image = new("<i8", (len(words) - count,))
