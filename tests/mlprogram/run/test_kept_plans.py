@@ -12,6 +12,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 
 from _long import long_but
 from _package import const, edit, op, typed, write
@@ -251,6 +252,25 @@ def test_no_more_than_some_are_kept(path, folder, monkeypatch, limit):
         MLProgram(path, name, precision).prepare()
         assert len(plans(folder)) == 2
     assert MLProgram(path)._kept and not MLProgram(path, precision="fp32")._kept
+
+
+def test_plans_of_a_clock_that_went_back_go_first(path, folder, monkeypatch):
+    monkeypatch.setattr(keep, "COUNT", 2)
+    for i in range(3):
+        (folder / f"{i}.plan").touch()
+        os.utime(folder / f"{i}.plan", (2**32, 2**32))
+    MLProgram(path).prepare()
+    MLProgram(path, precision="fp32").prepare()
+    assert MLProgram(path)._kept and MLProgram(path, precision="fp32")._kept
+
+
+def test_what_a_killed_writer_left_is_deleted_after_a_day(path, folder):
+    old, new = folder / "0-1.plan.2.part", folder / "0-1.plan.3.part"
+    for part, age in ((old, 25 * 3600), (new, 23 * 3600)):
+        part.touch()
+        os.utime(part, (time.time() - age,) * 2)
+    answer(path)
+    assert new.exists() and not old.exists()
 
 
 # --- what is never run ----------------------------------------------------------------------------
