@@ -107,7 +107,7 @@ def find(
     path: str | Path, function: str | None, precision: str, semantics: str | None
 ) -> KeptPlan | None:
     """The kept plan of a function of a package; None if there is none that holds."""
-    with suppress(OSError, MLProgramError):
+    with suppress(OSError, RuntimeError, ValueError, MLProgramError):  # the reader says why
         folder = Path(path).resolve()
         file, content = read_model(folder, folder)
         program = hashlib.sha256(content).hexdigest()
