@@ -32,6 +32,7 @@ from mlprogram.run.program import MLProgram, State
 import numpy as np
 
 NUMPY = {"fp16": np.float16, "fp32": np.float32, "int32": np.int32}
+REFUSALS = MLProgramError, ArithmeticError, LookupError, OSError, TypeError, ValueError
 
 
 class Programs:
@@ -104,7 +105,7 @@ def main(requests: BinaryIO, answers: BinaryIO) -> None:
         arrays: list[np.ndarray] = []
         try:
             reply, arrays = programs.answer(request, payload)
-        except (MLProgramError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except REFUSALS as error:
             reply = {"error": str(error) or type(error).__name__}
         if arrays:
             reply["bytes"] = sum(array.nbytes for array in arrays)

@@ -122,8 +122,11 @@ class TestState:
 
 
 def test_no_package(tmp_path):
-    with pytest.raises(InvalidPackage, match="no such package"):
-        Package(tmp_path / "nothing.mlpackage")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("nothing.mlpackage", "loop", "a\0b"):
+        for read in (Package, MLProgram):
+            with pytest.raises(InvalidPackage, match="no such package"):
+                read(tmp_path / name)
     (tmp_path / "model.onnx").write_bytes(b"\x08\x08")  # protobuf reads it as an empty Model
     for path in (tmp_path, tmp_path / "model.onnx"):
         with pytest.raises(InvalidPackage, match=r"not a \.mlpackage"):
@@ -177,8 +180,10 @@ def test_calls_and_states(counter, ask):
 
 
 def test_what_cannot_be_done_is_a_sentence(counter, ask, tmp_path):
-    missing = {"load": str(tmp_path / "none.mlpackage"), "function": ""}
-    assert "none.mlpackage" in ask(missing)[0]["error"]
+    (tmp_path / "loop.mlpackage").symlink_to("loop.mlpackage")
+    for name in ("none.mlpackage", "loop.mlpackage", "\0.mlpackage", 300 * "n" + ".mlpackage"):
+        missing = {"load": str(tmp_path / name), "function": ""}
+        assert ".mlpackage" in ask(missing)[0]["error"]
     assert "no function 'other'" in ask({"load": str(counter), "function": "other"})[0]["error"]
     assert "no request that is known" in ask({"what": 1})[0]["error"]
     (name,) = MLProgram(counter).functions

@@ -2,7 +2,9 @@
 see `run/kept.py`."""
 
 from concurrent.futures import ThreadPoolExecutor
+import errno
 import hashlib
+import mmap
 import os
 from pathlib import Path
 import random
@@ -10,6 +12,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 
 from _long import long_but
 from _package import const, edit, op, typed, write
@@ -19,6 +22,7 @@ from mlprogram.errors import InvalidPackage
 from mlprogram.kernels import compiled, library, native
 from mlprogram.machine import cache_folder
 from mlprogram.package.reader import Package
+from mlprogram.pipe import Programs
 from mlprogram.run import keep, kept
 import numpy as np
 import pytest
@@ -250,6 +254,25 @@ def test_no_more_than_some_are_kept(path, folder, monkeypatch, limit):
     assert MLProgram(path)._kept and not MLProgram(path, precision="fp32")._kept
 
 
+def test_plans_of_a_clock_that_went_back_go_first(path, folder, monkeypatch):
+    monkeypatch.setattr(keep, "COUNT", 2)
+    for i in range(3):
+        (folder / f"{i}.plan").touch()
+        os.utime(folder / f"{i}.plan", (2**32, 2**32))
+    MLProgram(path).prepare()
+    MLProgram(path, precision="fp32").prepare()
+    assert MLProgram(path)._kept and MLProgram(path, precision="fp32")._kept
+
+
+def test_what_a_killed_writer_left_is_deleted_after_a_day(path, folder):
+    old, new = folder / "0-1.plan.2.part", folder / "0-1.plan.3.part"
+    for part, age in ((old, 25 * 3600), (new, 23 * 3600)):
+        part.touch()
+        os.utime(part, (time.time() - age,) * 2)
+    answer(path)
+    assert new.exists() and not old.exists()
+
+
 # --- what is never run ----------------------------------------------------------------------------
 
 
@@ -331,6 +354,44 @@ def test_a_program_that_changed(path, folder):
         _ = kept.package
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("what", ["weights", "program"])
+def test_functions_of_a_package_that_changed(path, what, again):
+    """The one that is open goes on, and no other is mixed with it, whether kept or not."""
+
+    def copy(model):
+        model.mlProgram.functions["other"].CopyFrom(model.mlProgram.functions["main"])
+
+    edit(path, copy)
+    live = MLProgram(path, "main")
+    live.prepare()
+    MLProgram(path, "other").prepare()
+    kept, given = MLProgram(path, "main"), live.random_inputs()
+    assert kept._kept and MLProgram(path, "other")._kept
+    before, host = live.predict(given)["y"], Programs()
+    host.answer({"load": str(path), "function": "main"}, b"")
+    if what == "weights":
+        (file,) = path.rglob("weight.bin")
+        new = file.with_suffix(".new")
+        new.write_bytes(file.read_bytes()[:128] + (-WEIGHT).tobytes())
+        new.replace(file)
+    else:
+        edit(path, lambda model: setattr(model, "specificationVersion", 8))
+    if again:
+        MLProgram(path, "other").prepare()
+    assert equal(kept.predict(given)["y"], before) and equal(live.predict(given)["y"], before)
+    asked = {"load": str(path), "function": "other"}
+    others = [lambda: kept.function("other"), kept.plain, lambda: kept.package]
+    others.append(lambda: host.answer(asked, b""))
+    if again:
+        others.append(lambda: live.function("other"))
+    else:
+        assert equal(live.function("other").predict(given)["y"], before)
+    for other in others:
+        with pytest.raises(InvalidPackage, match="changed since it was opened; open it again"):
+            other()
+
+
 def test_another_processor_library_or_torch(path, monkeypatch):
     answer(path)
     assert MLProgram(path)._kept
@@ -384,6 +445,41 @@ def test_two_processes_at_once(path, folder):
     command = [sys.executable, "-c", code, str(path)]
     both = [subprocess.Popen(command, env=environment) for _ in range(2)]
     assert [one.wait() for one in both] == [0, 0]
+    assert len(plans(folder)) == 1 and answer(path)[0]
+
+
+def refusing(error):
+    def refuse(*_, **__):
+        raise error
+
+    return refuse
+
+
+def test_a_cache_that_is_read_only(path, folder, monkeypatch):
+    """Its plans are used, past one that is damaged and can't be deleted."""
+    answer(path)
+    (file,) = plans(folder)
+    damaged = file.with_name(f"{file.name.split('-')[0]}-{'0' * 64}.plan")
+    damaged.write_bytes(b"{}")
+    for module, name in ((os, "utime"), (Path, "unlink")):
+        monkeypatch.setattr(module, name, refusing(OSError(errno.EROFS, "Read-only file system")))
+    assert answer(path)[0] and damaged.exists()
+
+
+@pytest.mark.parametrize(
+    "module, name, little",
+    [
+        (kept, "memory_bytes", lambda: 1),
+        (kept, "new", refusing(MemoryError())),
+        (mmap, "mmap", refusing(OSError(errno.ENOMEM, "Cannot allocate memory"))),
+    ],
+)
+def test_too_little_memory_deletes_no_plan(path, folder, monkeypatch, module, name, little):
+    """Another process may have more."""
+    answer(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, little)
+        assert kept.find(path, None, "fp16", None) is None
     assert len(plans(folder)) == 1 and answer(path)[0]
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 LARGEST = 32 << 20  # bytes of a file; constants that take more are laid out in every process
 MOST, COUNT = 256 << 20, 1_000  # bytes of all files, and how many; those used longest ago go first
+DAY = 24 * 3600  # seconds
 
 
 class Unkept(Exception):
@@ -60,10 +61,15 @@ def _write(program: "MLProgram", compiled: Compiled, key: str | None) -> None:
         file.write(made)
     with os.scandir(folder) as files:
         left, kept = MOST, [(x.stat(), x.path) for x in files if x.name.endswith(".plan")]
-    for i, (status, one) in enumerate(sorted(kept, key=lambda pair: -pair[0].st_mtime_ns)):
+    now = path.stat().st_mtime  # what is dated later is of a clock that went back
+    kept.sort(key=lambda pair: (pair[0].st_mtime > now, -pair[0].st_mtime_ns))
+    for i, (status, one) in enumerate(kept):
         left -= status.st_size
         if left < 0 or i >= COUNT:
             Path(one).unlink(missing_ok=True)
+    for part in folder.glob("*.plan.*.part"):  # of writers, some of which were killed
+        if part.stat().st_mtime < now - DAY:
+            part.unlink(missing_ok=True)
 
 
 def content(program: "MLProgram", compiled: Compiled) -> bytes:

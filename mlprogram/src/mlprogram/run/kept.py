@@ -85,11 +85,11 @@ class WholePlan:
 class KeptPlan:
     """A function and its plan, as a file has them.
 
-    digest: of that file, with its key. program: the digest of the model's file.
+    digest: of that file, with its key. files: of the package, see `files`.
     """
 
     digest: str
-    program: str
+    files: tuple
     name: str
     functions: list[str]
     inputs: dict[str, TensorType]
@@ -107,16 +107,17 @@ def find(
     path: str | Path, function: str | None, precision: str, semantics: str | None
 ) -> KeptPlan | None:
     """The kept plan of a function of a package; None if there is none that holds."""
-    with suppress(OSError, MLProgramError):
+    with suppress(OSError, RuntimeError, ValueError, MLProgramError):  # the reader says why
         folder = Path(path).resolve()
         file, content = read_model(folder, folder)
         program = hashlib.sha256(content).hexdigest()
         if (key := file_key(program, file, function, precision, semantics)) is None:
             return None
         for found in sorted(sealed.private_folder().glob(f"{key}-*.plan")):
-            if (plan := _opened(found, program, folder, file.parent)) is not None:
-                return plan
-            found.unlink(missing_ok=True)
+            with suppress(OSError, MemoryError, MLProgramError):  # others may read it: leave it
+                if (plan := _opened(found, program, folder, file.parent)) is not None:
+                    return plan
+                found.unlink(missing_ok=True)
     return None
 
 
@@ -151,15 +152,26 @@ def identity(blob: BlobFile) -> tuple[int, ...]:
     )  # fmt: skip
 
 
+def files(program: str, blobs: Iterable[BlobFile]) -> tuple:
+    """What changes when a package does: the digest of its model's file, and its weight files."""
+    return program, *map(identity, blobs)
+
+
 def _opened(path: Path, program: str, folder: Path, base: Path) -> KeptPlan | None:
-    """The plan in a file; None if it is not as it was written, or weight files have changed."""
+    """The plan in a file; None if it is not as it was written, or weight files have changed.
+
+    Raises OSError, MemoryError or MLProgramError where another process might read it.
+    """
     if (descriptor := sealed.opened(path)) is None:
         return None
     with open(descriptor, "rb") as file:
-        os.utime(descriptor)  # it was used
+        with suppress(OSError):  # a read-only cache
+            os.utime(descriptor)  # it was used
         content = file.read()
     try:
         return _read(content, path, program, folder, base)
+    except (OSError, MemoryError, MLProgramError):
+        raise
     except Exception:  # sealed as we seal it, but nothing that we wrote
         return None
 
@@ -172,8 +184,10 @@ def _read(
     head, words = _tuples(json.loads(line)), np.frombuffer(rest, np.int64)
     blobs = [BlobFile(inside(folder, base / name, f"{path}:")) for name, _ in head["weights"]]
     changed = [identity(blob) for blob in blobs] != [known for _, known in head["weights"]]
-    if changed or head["needs"] > (memory_bytes() or head["needs"]):
+    if changed:
         return None
+    if head["needs"] > (memory_bytes() or head["needs"]):
+        raise MemoryError
     count = 3 * head["count"]
     places, which, offsets = words[:count].reshape(3, -1)
     image = new("<i8", (len(words) - count,))
@@ -186,8 +200,8 @@ def _read(
         for part in ("inputs", "outputs", "states")
     )
     return KeptPlan(
-        path.stem, program, head["name"], [*head["functions"]], inputs, outputs, states,
-        _features(head["features"]), _features(head["images"]),
+        path.stem, files(program, blobs), head["name"], [*head["functions"]],
+        inputs, outputs, states, _features(head["features"]), _features(head["images"]),
         WholePlan([*inputs], [*outputs], CallTable(*head["table"]), head["results"], image, blobs),
     )  # fmt: skip
 

@@ -137,6 +137,7 @@ class MLProgram:
             self._kept = _kept or kept.find(path, *self.asked)
         self._whole = self._kept and self._kept.plan  # what all runs in C, from the cache or not
         if self._kept is not None:
+            self._check_files(self._kept.files)
             self.name, self.functions = self._kept.name, self._kept.functions
             return
         self.name = function_name or self.package.default_function
@@ -155,12 +156,14 @@ class MLProgram:
             return self._source
         if not isinstance(self._source, str | Path):  # what is shared may be of another spec
             return Package(self._source)
-        if "package" not in self._shared:
-            self._shared["package"] = Package(self._source)
-        package = self._shared["package"]
-        if self._kept and package.digest != self._kept.program:
+        package = self._shared.get("package") or Package(self._source)
+        self._check_files(kept.files(package.digest, package._blobs.values()))
+        return self._shared.setdefault("package", package)
+
+    def _check_files(self, files: tuple) -> None:
+        """Raise InvalidPackage unless the package has the files that it was opened with."""
+        if self._shared.setdefault("files", files) != files:
             raise InvalidPackage(f"{self._source}: changed since it was opened; open it again")
-        return package
 
     @cached_property
     def _function(self) -> Function:
