@@ -75,12 +75,15 @@ class TestTarget:
         (tmp_path / "here").mkdir()
         (tmp_path / "link").symlink_to(tmp_path / "here")
         (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+        (tmp_path / "loop").symlink_to("loop")
         monkeypatch.chdir(tmp_path / "here")
         before = sorted(tmp_path.rglob("*"))
         for name, message in [
             (tmp_path / "file", "file is not a folder"),
             (tmp_path / "link", "is a symbolic link"),
             (tmp_path / "dangling", "is a symbolic link"),
+            (tmp_path / "loop", "is a symbolic link"),
+            (tmp_path / "loop" / "b", "loop: Too many levels of symbolic links; name another"),
             (".", "is the folder that you are in"),
             ("..", "is the folder that you are in"),
             ("", "is the folder that you are in"),

@@ -38,6 +38,8 @@ def check_place(target: Path) -> None:
     what, here = None, None
     with suppress(OSError):  # of a folder that was deleted meanwhile
         here = Path.cwd().resolve()
+    with suppress(FileNotFoundError, ValueError):  # the second of a path that is none
+        target.parent.stat()  # raises OSError for a loop of links, of which `resolve` makes another
     if "\0" in str(target):
         what = f"is no path; {ELSEWHERE}"
     elif target.suffix in (".mlpackage", ".mlmodelc", ".aimodel"):
