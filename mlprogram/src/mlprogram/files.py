@@ -28,6 +28,10 @@ def written_whole(path: Path) -> Iterator[Path]:
         with unfinished.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(unfinished, path)
+    except OSError as error:
+        if error.filename == str(unfinished):
+            error.filename = str(path)  # the name that the user knows
+        raise
     finally:
         with suppress(OSError, ValueError):  # ValueError: a name that no file can have
             unfinished.unlink(missing_ok=True)
