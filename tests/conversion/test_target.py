@@ -65,7 +65,7 @@ class TestTarget:
 
     def test_what_lies_in_a_bundle_is_not_deleted_with_it(self, convert, made):
         (made / "notes.txt").write_text("mine")
-        with pytest.raises(InvalidInput, match="holds notes.txt, which is not the bundle's"):
+        with pytest.raises(InvalidInput, match="holds notes.txt, which is not part of it"):
             convert(out=made, force=True)
         assert (made / "notes.txt").read_text() == "mine" and Bundle.open(made)
 
