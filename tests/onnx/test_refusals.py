@@ -2,8 +2,11 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 
-from _command import mlprogram
+from _command import end, mlprogram
 from _graphs import Maker, helper, numpy_helper, onnx
 from mlprogram.errors import (
     InvalidInput,
@@ -244,6 +247,37 @@ def test_what_came_while_it_was_converted_stays(tmp_path, monkeypatch, force):
     with pytest.raises(InvalidInput, match="is no package" if force else "exists"):
         convert_graph(path, out, force=force)
     assert not [*out.iterdir()] and sorted(tmp_path.iterdir()) == [out, path]
+
+
+def test_a_command_that_is_told_to_end_leaves_nothing(tmp_path, monkeypatch):
+    path = one_node(tmp_path, node("Relu"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("mlprogram.onnx.graph.spread_weights", end)
+    assert mlprogram("convert", path, "--out", tmp_path / "made.mlpackage").returncode == 143
+    assert [*tmp_path.iterdir()] == [path]
+
+
+#: The command in a process that is told to end where coremltools looks for torch and catches it.
+ENDED = """
+import os, signal, sys
+from mlprogram.__main__ import main
+
+class Finder:
+    def find_spec(name, *_):
+        if name == "torch" and "coremltools._deps" in sys.modules:
+            sys.meta_path.remove(Finder)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Finder)
+main()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
+def test_a_command_that_is_told_to_end_while_it_imports_ends(tmp_path):
+    path, out = one_node(tmp_path, node("Relu")), tmp_path / "made.mlpackage"
+    command = [sys.executable, "-c", ENDED, "convert", path, "--out", out, "--no-check"]
+    assert subprocess.run(command).returncode == -signal.SIGTERM and not out.exists()
 
 
 def test_a_file_that_is_not_there_is_told_before_anything_else(tmp_path):
