@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -101,6 +102,12 @@ def refused(*arguments: str, by: Callable = ane_book) -> str:
     lines = errors(done.stderr).splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
     return lines[0]
+
+
+def end(*_) -> None:
+    """Ask this process to end, in the middle of a command that has to tidy up then."""
+    assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL, "it would end at once"
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def errors(stderr: str) -> str:

@@ -51,7 +51,7 @@ from ane_book.errors import (
     refuse_pointer,
 )
 from ane_book.options import Recipe
-from mlprogram.files import regular_files, sha256, written_whole
+from mlprogram.files import regular_files, sha256, telling, written_whole
 import numpy as np
 from pydantic import ValidationError
 
@@ -230,7 +230,7 @@ class Bundle:
             fields["files"][name] = sizes[name]
             fields["sha256"][name] = sha256(self.path / name)
         fields["seal"] = seal(fields)
-        with written_whole(path) as unfinished:
+        with telling(path), written_whole(path) as unfinished:
             unfinished.write_text(json.dumps(fields, indent=2) + "\n")
         write_evidence(self.path, evidence.model_copy(update={"bundle": fields["seal"]}))
 

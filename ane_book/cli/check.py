@@ -1,6 +1,5 @@
 """`ane-book check`: packages against the laws of the Neural Engine, a bundle against PyTorch."""
 
-import json
 from pathlib import Path
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +8,7 @@ from ane_book.cli import options
 from ane_book.cli.load import path_of, source_of
 from ane_book.cli.output import keep
 from ane_book.errors import printable
-from mlprogram.cli.check import Annotations, FailOn, Rules, Sarif, annotated, width
+from mlprogram.cli.check import Annotations, FailOn, Rules, Sarif, annotated, width, write_sarif
 from mlprogram.cli.options import AsJson, Why
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
@@ -90,7 +89,7 @@ def check(
         lines = _annotations(report, held, path)
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
     if sarif:  # last: what cannot be written takes nothing that was found along
-        sarif.write_text(json.dumps(report.sarif(), indent=2) + "\n", encoding="utf-8")
+        write_sarif(sarif, report)
     failed = fail_on != "never" and report.fails(fail_on)
     raise typer.Exit(int(failed or (held is not None and not held.passed)))
 

@@ -1,7 +1,6 @@
 """Full disks: nothing that loads is left, and with room again the conversion goes on."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 import re
@@ -9,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+from _full_disk import room_for
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, OutOfSpace
@@ -20,19 +20,6 @@ from onnx import helper, numpy_helper
 import pytest
 
 CUT = {"shard_limit": 150_000, "head_rows": 100}
-
-
-@contextmanager
-def room_for(size: int) -> Iterator[None]:
-    """No file of this process may grow beyond so many bytes."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class TestFullDisk:

@@ -65,7 +65,7 @@ class TestTarget:
 
     def test_what_lies_in_a_bundle_is_not_deleted_with_it(self, convert, made):
         (made / "notes.txt").write_text("mine")
-        with pytest.raises(InvalidInput, match="holds notes.txt, which is not the bundle's"):
+        with pytest.raises(InvalidInput, match="holds notes.txt, which is not part of it"):
             convert(out=made, force=True)
         assert (made / "notes.txt").read_text() == "mine" and Bundle.open(made)
 
@@ -75,12 +75,15 @@ class TestTarget:
         (tmp_path / "here").mkdir()
         (tmp_path / "link").symlink_to(tmp_path / "here")
         (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+        (tmp_path / "loop").symlink_to("loop")
         monkeypatch.chdir(tmp_path / "here")
         before = sorted(tmp_path.rglob("*"))
         for name, message in [
             (tmp_path / "file", "file is not a folder"),
             (tmp_path / "link", "is a symbolic link"),
             (tmp_path / "dangling", "is a symbolic link"),
+            (tmp_path / "loop", "is a symbolic link"),
+            (tmp_path / "loop" / "b", "loop: Too many levels of symbolic links; name another"),
             (".", "is the folder that you are in"),
             ("..", "is the folder that you are in"),
             ("", "is the folder that you are in"),

@@ -3,9 +3,11 @@
 import json
 import shutil
 
+from _full_disk import room_for
 from _plant import change_weight, copied, flip
 from ane_book.bundle import Bundle
 from ane_book.cli import app
+from ane_book.errors import OutOfSpace
 import pytest
 from typer.testing import CliRunner
 
@@ -44,6 +46,15 @@ def test_parity_is_kept_as_l1(bundle):
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["parity"]["passed"] is True
     assert Bundle.open(bundle.path).evidence.levels["L1"].status == "passed"
+
+
+def test_on_a_full_disk(bundle, tiny, tmp_path):
+    (out := tmp_path / "out.sarif").write_text("as it was")
+    for options in (["--sarif", out], ["--source", tiny("llama", **dict(WIDE))[1]]):
+        with room_for(1000):
+            result = run(bundle.path, *options)
+        assert isinstance(result.exception, OutOfSpace), options
+        assert out.read_text() == "as it was"
 
 
 def test_parity_without_the_source_takes_nothing_from_parity_with_it(tiny, tiny_bundle, tmp_path):

@@ -1,8 +1,12 @@
 """What is refused: one error that names file, node and inputs, and nothing is written."""
 
 import os
+import shutil
+import signal
+import subprocess
+import sys
 
-from _command import mlprogram
+from _command import end, mlprogram
 from _graphs import Maker, helper, numpy_helper, onnx
 from mlprogram.errors import (
     InvalidInput,
@@ -11,6 +15,7 @@ from mlprogram.errors import (
     UnsupportedModel,
     UnsupportedOp,
 )
+from mlprogram.files import content_hash
 from mlprogram.onnx.graph import convert_graph
 import numpy as np
 import pytest
@@ -207,6 +212,72 @@ def test_what_is_no_package_stays_even_where_it_may_be_replaced(tmp_path):
         with pytest.raises(InvalidInput, match="is no package, and stays as it is"):
             convert_graph(path, place, force=True)
     assert (out / "mine").read_text() == file.read_text() == "mine" and link.is_symlink()
+
+
+def test_what_is_not_the_packages_own_stays(tmp_path):
+    path = one_node(tmp_path, node("Relu"))
+    out = convert_graph(path, tmp_path / "made.mlpackage")
+    for name in ("notes.txt", "Data/com.apple.CoreML/weights/model.onnx"):
+        (out / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, out / name)
+        before = content_hash(out)
+        with pytest.raises(InvalidInput, match=f"holds {name}, which is not part of it"):
+            convert_graph(out / name, out, force=True)
+        assert content_hash(out) == before
+        (out / name).unlink()
+    (out / ".DS_Store").touch()  # a system's, which writes it again
+    assert convert_graph(path, out, force=True) == out
+
+
+def test_a_folder_that_is_called_as_a_former_package_stays(tmp_path):
+    path, out = one_node(tmp_path, node("Relu")), tmp_path / "made.mlpackage"
+    former = tmp_path / "made.mlpackage.replaced"
+    former.mkdir()
+    convert_graph(path, out)
+    before = content_hash(out)
+    with pytest.raises(InvalidInput, match="made.mlpackage.replaced is in the way"):
+        convert_graph(path, out, force=True)
+    assert former.is_dir() and content_hash(out) == before
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_came_while_it_was_converted_stays(tmp_path, monkeypatch, force):
+    path, out = one_node(tmp_path, node("Relu")), tmp_path / "made.mlpackage"
+    monkeypatch.setattr("mlprogram.onnx.graph.spread_weights", lambda _: out.mkdir())
+    with pytest.raises(InvalidInput, match="is no package" if force else "exists"):
+        convert_graph(path, out, force=force)
+    assert not [*out.iterdir()] and sorted(tmp_path.iterdir()) == [out, path]
+
+
+def test_a_command_that_is_told_to_end_leaves_nothing(tmp_path, monkeypatch):
+    path = one_node(tmp_path, node("Relu"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("mlprogram.onnx.graph.spread_weights", end)
+    assert mlprogram("convert", path, "--out", tmp_path / "made.mlpackage").returncode == 143
+    assert [*tmp_path.iterdir()] == [path]
+
+
+#: The command in a process that is told to end where coremltools looks for torch and catches it.
+ENDED = """
+import os, signal, sys
+from mlprogram.__main__ import main
+
+class Finder:
+    def find_spec(name, *_):
+        if name == "torch" and "coremltools._deps" in sys.modules:
+            sys.meta_path.remove(Finder)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Finder)
+main()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
+def test_a_command_that_is_told_to_end_while_it_imports_ends(tmp_path):
+    path, out = one_node(tmp_path, node("Relu")), tmp_path / "made.mlpackage"
+    command = [sys.executable, "-c", ENDED, "convert", path, "--out", out, "--no-check"]
+    assert subprocess.run(command).returncode == -signal.SIGTERM and not out.exists()
 
 
 def test_a_file_that_is_not_there_is_told_before_anything_else(tmp_path):

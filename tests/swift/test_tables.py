@@ -6,8 +6,9 @@ import sys
 
 from _anebook import PIPE
 from _command import chatty_copy
+from _full_disk import room_for
 from ane_book.bundle import Bundle
-from ane_book.errors import UnsupportedModel
+from ane_book.errors import OutOfSpace, UnsupportedModel
 from ane_book.text.process import TextProcess
 from mlprogram.files import regular_files
 import pytest
@@ -61,6 +62,16 @@ def test_a_tokenizer_without_tables_leaves_the_bundle_as_it_was(chatty):
     with pytest.raises(UnsupportedModel, match="BPD' has no place in tokenizer.bin"):
         add_tables(chatty)
     assert (regular_files(chatty.path), (chatty.path / "manifest.json").read_bytes()) == before
+
+
+def test_on_a_full_disk(chatty, monkeypatch):
+    before = (chatty.path / "manifest.json").read_bytes()
+    with room_for(100), pytest.raises(OutOfSpace, match=r"/tokenizer.bin: No space left"):
+        add_tables(chatty)
+    monkeypatch.setattr("swift_tables.packed_tokenizer", lambda _: b"")
+    with room_for(100), pytest.raises(OutOfSpace, match=r"/manifest.json: No space left"):
+        add_tables(chatty)
+    assert (chatty.path / "manifest.json").read_bytes() == before
 
 
 def test_swift_says_what_to_run(anebook, chatty):

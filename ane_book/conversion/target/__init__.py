@@ -5,7 +5,6 @@ renames. Between them the old one is `NAME.replaced`; if the process is killed t
 conversion puts it back (`recover`).
 """
 
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 import json
 from pathlib import Path
@@ -14,10 +13,9 @@ import stat
 
 from ane_book.errors import InvalidInput
 from mlprogram import files
-from mlprogram.files import regular_files
+from mlprogram.files import IGNORED, refuse_others, regular_files
 
 UNLISTED = {"manifest.json", "evidence.json"}  # files of a bundle that its manifest does not list
-IGNORED = {".DS_Store", "Thumbs.db", "desktop.ini"}  # what systems leave in folders by themselves
 ELSEWHERE = "choose another folder"
 
 
@@ -38,6 +36,8 @@ def check_place(target: Path) -> None:
     what, here = None, None
     with suppress(OSError):  # of a folder that was deleted meanwhile
         here = Path.cwd().resolve()
+    with suppress(FileNotFoundError, ValueError):  # the second of a path that is none
+        target.parent.stat()  # raises OSError for a loop of links, of which `resolve` makes another
     if "\0" in str(target):
         what = f"is no path; {ELSEWHERE}"
     elif target.suffix in (".mlpackage", ".mlmodelc", ".aimodel"):
@@ -65,15 +65,6 @@ def check_ours(folder: Path) -> None:
     if listed is None:
         raise InvalidInput(f"{folder} is neither empty nor a bundle; move it away")
     refuse_others(folder, regular_files(folder), listed.__contains__)
-
-
-def refuse_others(folder: Path, names: Iterable[str], is_ours: Callable[[str], bool]) -> None:
-    """Raise InvalidInput where a file of a bundle's folder is not the bundle's."""
-    for name in names:
-        if not is_ours(name) and Path(name).name not in IGNORED:
-            raise InvalidInput(
-                f"{folder} holds {name}, which is not the bundle's and would be lost; move it away"
-            )
 
 
 def _listed(folder: Path) -> set[str] | None:

@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 import shutil
 
-from ane_book.conversion.target import check_ours, refuse_others
-from mlprogram.files import regular_files, sha256
+from ane_book.conversion.target import check_ours
+from mlprogram.files import refuse_others, regular_files, sha256
 
 UNFINISHED = "unfinished_"  # prefix of a file that is being written
 PART = "evidence.json.*.part"  # the same, of evidence.json

@@ -26,6 +26,7 @@ from ane_book.evidence.parity.stage import ParityStage
 from ane_book.evidence.parity.walk import walk
 from ane_book.models import find
 from mlprogram.compare import Gap, percent
+from mlprogram.files import telling
 from mlprogram.tables import table
 import numpy as np
 from pydantic import BaseModel
@@ -108,7 +109,7 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     weights, golden = source_of(bundle, source), bundle.golden()
     stages = [stage for precision in ("fp32", "fp16") for stage in walk(bundle, golden, precision)]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, telling(Path(folder).parent):
         again = Rebuild(bundle, weights, Path(folder)) if weights else None
         fault = (
             _host_fault(bundle)

@@ -1,6 +1,6 @@
 """Write files and folders whole or not at all, hash them, and say why the system refuses one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 import errno
 import hashlib
@@ -11,6 +11,8 @@ import stat
 from typing import BinaryIO
 
 from mlprogram.errors import InvalidInput, InvalidWeights, OutOfSpace, refuse_pointer
+
+IGNORED = {".DS_Store", "Thumbs.db", "desktop.ini"}  # what systems leave in folders by themselves
 
 
 @contextmanager
@@ -28,6 +30,10 @@ def written_whole(path: Path) -> Iterator[Path]:
         with unfinished.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(unfinished, path)
+    except OSError as error:
+        if error.filename == str(unfinished):
+            error.filename = str(path)  # the name that the user knows
+        raise
     finally:
         with suppress(OSError, ValueError):  # ValueError: a name that no file can have
             unfinished.unlink(missing_ok=True)
@@ -71,22 +77,40 @@ def check_file(path: Path) -> None:
         raise InvalidWeights(f"{path}: cannot be read: {error}") from None
 
 
+def refuse_others(folder: Path, names: Iterable[str], is_ours: Callable[[str], bool]) -> None:
+    """Raise InvalidInput where a file of a folder is somebody else's, and would be lost with it."""
+    for name in names:
+        if not is_ours(name) and Path(name).name not in IGNORED:
+            raise InvalidInput(
+                f"{folder} holds {name}, which is not part of it and would be lost; move it away"
+            )
+
+
 def exchange(new: Path, target: Path) -> None:
     """Put the folder `new` in the place of `target`; a former one is NAME.replaced meanwhile, and
-    comes back if it cannot be replaced."""
-    old = target.with_name(f"{target.name}.replaced")
-    if target.exists():
-        for name in regular_files(new):  # before the old one goes, the new one is on the disk
-            with (new / name).open("rb+") as file:
-                os.fsync(file.fileno())
-        target.rename(old)
-    try:
+    comes back if it cannot be replaced. Raises InvalidInput where that name is taken."""
+    if not target.exists():
         new.rename(target)
-    except BaseException:
-        if old.exists():
+        return
+    old = former_place(target)
+    for name in regular_files(new):  # before the old one goes, the new one is on the disk
+        with (new / name).open("rb+") as file:
+            os.fsync(file.fileno())
+    try:
+        target.rename(old)
+        new.rename(target)
+    finally:
+        if not target.exists():
             old.rename(target)
-        raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def former_place(target: Path) -> Path:
+    """Where `exchange` puts the former folder meanwhile. Raises InvalidInput if it is taken."""
+    old = target.with_name(f"{target.name}.replaced")
+    if os.path.lexists(old):
+        raise InvalidInput(f"{old} is in the way; move it away")
+    return old
 
 
 @contextmanager

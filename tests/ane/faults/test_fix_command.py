@@ -2,6 +2,7 @@
 
 import json
 
+from _command import end, mlprogram
 from _pairs import HALF, INT, Form, _made
 from _planted import mb, number
 from mlprogram.cli import app
@@ -35,6 +36,12 @@ def test_the_exit_code_is_of_what_is_left(package, fail_on, code):
     result = run(package, "--fix", package.with_name("b.mlpackage"), "--fail-on", fail_on)
     assert result.exit_code == code
     assert "mended  pow-two" in result.stdout and "left    gather-nd-computed" in result.stdout
+
+
+def test_told_to_end_it_leaves_nothing(package, monkeypatch):
+    monkeypatch.setattr("mlprogram.package.container._write_package", end)
+    done = mlprogram("faults", package, "--fix", package.with_name("b.mlpackage"))
+    assert done.returncode == 143 and [*package.parent.iterdir()] == [package]
 
 
 def test_the_system_and_the_version_that_are_asked_for_are_named(package):

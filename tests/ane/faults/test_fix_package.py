@@ -1,9 +1,7 @@
 """What `fix` writes, and that it writes whole, elsewhere, or nothing."""
 
-from contextlib import contextmanager
-import resource
-
 from _converters import Case, convert
+from _full_disk import room_for
 from _pairs import HALF, INT, SINGLE, Form, _made
 from _patience import guarded
 from _planted import alone, mb, number
@@ -36,16 +34,6 @@ def saved(folder, network=_powers, **form):
     made = _made(network, True, Form(**{"inputs": (ROWS,), **form}))
     made.save(str(folder / "a.mlpackage"))
     return folder / "a.mlpackage"
-
-
-@contextmanager
-def disk_full():
-    former = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, former[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, former)
 
 
 def test_the_package_stays_and_its_weights_are_the_same_bytes(tmp_path):
@@ -188,7 +176,7 @@ def test_another_place_is_needed(tmp_path):
         fix(tmp_path / "none.mlpackage", tmp_path / "b.mlpackage")
     with pytest.raises(InvalidInput, match="in the package itself"):
         fix(path, path / "Data" / "b.mlpackage")
-    with disk_full(), pytest.raises(InvalidInput, match="cannot be written"):
+    with room_for(100), pytest.raises(InvalidInput, match="cannot be written"):
         fix(path, tmp_path / "b.mlpackage")
     assert {one.name for one in tmp_path.iterdir()} == {"a.mlpackage"}
     assert not (path / "Data" / "b.mlpackage").exists()

@@ -7,7 +7,11 @@ import sys
 
 from _broken import BROKEN, sound
 from _command import mlprogram, refused
+from _full_disk import room_for
+from mlprogram.ane import laws
 from mlprogram.cli import app
+from mlprogram.cli.check import write_sarif
+from mlprogram.errors import InvalidInput, OutOfSpace
 import pytest
 from typer.testing import CliRunner
 
@@ -55,6 +59,30 @@ def test_sarif_is_written(packages, tmp_path):
     assert [r["level"] for r in log["runs"][0]["results"]] == ["error", "warning", "note", "note"][
         : len(log["runs"][0]["results"])
     ]
+
+
+def test_sarif_on_a_full_disk_leaves_the_former(packages, tmp_path):
+    (out := tmp_path / "out.sarif").write_text("as it was")
+    with room_for(100):
+        result = run(packages, "--sarif", out)
+    assert isinstance(result.exception, OutOfSpace) and str(out) in str(result.exception)
+    assert "error.mlpackage" in result.stdout and out.read_text() == "as it was"
+    assert [*tmp_path.iterdir()] == [out]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links and pipes are POSIX's")
+def test_sarif_in_a_folder_that_is_not_there_to_a_link_and_to_a_device(packages, tmp_path):
+    report = laws.check(packages / "sound.mlpackage")
+    with pytest.raises(InvalidInput, match=f"{tmp_path}/no/out.sarif: No such file"):
+        write_sarif(tmp_path / "no" / "out.sarif", report)
+    (link := tmp_path / "link").symlink_to("out.sarif")
+    write_sarif(link, report)
+    assert link.is_symlink() and json.loads((tmp_path / "out.sarif").read_text())
+    os.mkfifo(pipe := tmp_path / "pipe")
+    opened = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_sarif(pipe, report)
+    assert os.read(opened, 1) == b"{"
+    os.close(opened)
 
 
 @pytest.mark.parametrize(

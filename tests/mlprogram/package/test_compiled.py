@@ -3,6 +3,7 @@
 from pathlib import Path
 import struct
 
+from _command import end, mlprogram
 from _foreign import build, package, quiet
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
@@ -308,6 +309,16 @@ def test_damaged_data_and_other_types_are_refused_by_name(tmp_path):
         data.write_bytes(content)
         with pytest.raises(InvalidPackage, match=match):
             MLProgram(path)
+
+
+def test_a_command_that_is_told_to_end_leaves_nothing(tmp_path, monkeypatch):
+    inputs, model = [ct.TensorType(shape=(2, 64))], torch.nn.Linear(64, 64).eval()
+    path = package(model, tmp_path / "a.mlpackage", (torch.rand(2, 64),), inputs=inputs)
+    monkeypatch.setattr("mlprogram.package.container._copy", end)
+    before = sorted(tmp_path.iterdir())
+    for suffix in (".mlpackage", ".mlmodelc"):
+        assert mlprogram("save", path, tmp_path / f"saved{suffix}").returncode == 143
+        assert sorted(tmp_path.iterdir()) == before
 
 
 def test_the_command_line_takes_them(tmp_path):

@@ -1,16 +1,21 @@
 """`mlprogram check`: packages against the laws of the Neural Engine."""
 
+from contextlib import ExitStack
 import json
 import os
 from pathlib import Path
 from shutil import get_terminal_size
 import sys
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from mlprogram.cli import options
+from mlprogram.files import telling, written_whole
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
 import typer
+
+if TYPE_CHECKING:
+    from mlprogram.ane.laws import LawReport
 
 Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 to this file.")]
 FailOn = Annotated[
@@ -59,8 +64,17 @@ def check_command(
     if annotated(github):
         print("\n".join(report.annotations()), file=sys.stderr if as_json else sys.stdout)
     if sarif:  # last: what cannot be written takes nothing that was found along
-        sarif.write_text(json.dumps(report.sarif(), indent=2) + "\n", encoding="utf-8")
+        write_sarif(sarif, report)
     raise typer.Exit(1 if fail_on != "never" and report.fails(fail_on) else 0)
+
+
+def write_sarif(path: Path, report: "LawReport") -> None:
+    """Write a report as SARIF, whole or not at all; a pipe or a device is written to directly."""
+    text = json.dumps(report.sarif(), indent=2) + "\n"
+    with telling(path, "name another file"), ExitStack() as stack:
+        if path.is_file() or not path.exists():
+            path = stack.enter_context(written_whole(Path(os.path.realpath(path))))
+        path.write_text(text, encoding="utf-8")
 
 
 def width() -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from mlprogram.cli import options
 from mlprogram.cli.check import Annotations, FailOn, annotated, width
+from mlprogram.cli.commands import told_to_end
 from mlprogram.errors import InvalidInput, printable
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
@@ -55,7 +56,8 @@ def faults_command(
     if fix is not None:
         from mlprogram.ane.faults.fix import fix as write_fixed
 
-        mended = write_fixed(package, fix, known)
+        with told_to_end():
+            mended = write_fixed(package, fix, known)
         show(mended.to_json, mended.text, as_json)
         raise typer.Exit(1 if fail_on != "never" and mended.fails(fail_on) else 0)
     with progress_bar() as progress:

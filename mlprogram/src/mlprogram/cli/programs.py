@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from mlprogram.cli import options
+from mlprogram.cli.commands import told_to_end
 from mlprogram.errors import InvalidInput
 from mlprogram.terminal import show
 import typer
@@ -70,14 +71,15 @@ def save_command(
     ],
 ) -> None:
     """Write a model as a package, compiled, or for Core AI."""
-    if target.suffix == ".aimodel":
-        from mlprogram.coreai import save_asset
+    with told_to_end():
+        if target.suffix == ".aimodel":
+            from mlprogram.coreai import save_asset
 
-        save_asset(source, target)
-    elif target.suffix in (".mlpackage", ".mlmodelc"):
-        from mlprogram import save
+            save_asset(source, target)
+        elif target.suffix in (".mlpackage", ".mlmodelc"):
+            from mlprogram import save
 
-        save(source, target)
-    else:
-        raise InvalidInput(f"{target}: the name must end in .mlpackage, .mlmodelc or .aimodel")
+            save(source, target)
+        else:
+            raise InvalidInput(f"{target}: the name must end in .mlpackage, .mlmodelc or .aimodel")
     print(target)

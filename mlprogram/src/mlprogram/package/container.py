@@ -15,6 +15,7 @@ from typing import Any
 import uuid
 
 from mlprogram.errors import InvalidInput, InvalidPackage
+from mlprogram.files import former_place, refuse_others, regular_files
 from mlprogram.package.files import inside, proto, read_file
 
 MAX_MANIFEST, MAX_MODEL = 1 << 20, (1 << 31) - 1  # bytes; the second is protobuf's own limit
@@ -113,6 +114,20 @@ def save(source: str | Path | Container, target: str | Path) -> None:
             whole.rename(target)
     except OSError as error:
         raise InvalidInput(f"{target}: cannot be written ({error.strerror})") from None
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise InvalidInput where more than a package would be lost if another took its place."""
+    try:
+        model = None if path.is_symlink() else open_container(path)
+    except InvalidPackage:
+        model = None
+    if model is None or model.file is None:
+        raise InvalidInput(f"{path} is no package, and stays as it is; choose another name")
+    names = {value.fileName.removeprefix("@model_path/") for _, value in blob_values(model.spec)}
+    ours = {model.folder / "Manifest.json", model.file, *map(model.base.joinpath, names)}
+    refuse_others(path, regular_files(path), lambda name: model.folder / name in ours)
+    former_place(path)
 
 
 def _parsed(content: bytes, path: Path):

@@ -10,7 +10,7 @@ recording.py   what a session passes to its programs, for the tests of an app
 from ane_book.bundle import Bundle
 from ane_book.errors import AneBookError
 from ane_book.text.process import TextProcess
-from mlprogram.files import written_whole
+from mlprogram.files import telling, written_whole
 from swift_tables.packed import packed_tokenizer
 from swift_tables.segments import find_segments
 
@@ -38,7 +38,8 @@ def add_tables(bundle: Bundle) -> Bundle:
             found["segments"] = segments.model_dump()
         except AneBookError as error:
             found["refused"] = {"segments": str(error)}
-    with written_whole(bundle.path / FILE) as unfinished:
+    path = bundle.path / FILE
+    with telling(path), written_whole(path) as unfinished:
         unfinished.write_bytes(packed)
     bundle.add_files([FILE], tokenizer=says.model_dump() | found)
     return Bundle.open(bundle.path)

@@ -18,6 +18,7 @@ Language models in ONNX Runtime's form are better read as weights, by who knows 
 
 from collections.abc import Mapping
 import logging
+import os
 from pathlib import Path
 import shutil
 import tempfile
@@ -27,6 +28,7 @@ import warnings
 from mlprogram.errors import InvalidInput, printable
 from mlprogram.files import exchange, telling
 from mlprogram.onnx.file import load_onnx
+from mlprogram.package.container import check_replaceable
 from mlprogram.package.weight_files import spread_weights
 from mlprogram.progress import silent_coremltools
 import numpy as np
@@ -61,19 +63,24 @@ def convert_graph(
         raise InvalidInput(f"precision must be one of fp16, fp32, not {precision!r}")
     if out.suffix != ".mlpackage":
         raise InvalidInput(f"{out} must be named .mlpackage, as packages are")
-    if out.exists() and not force:
-        raise InvalidInput(
-            f"{out} exists; choose another name, or write over it by --force (force=True)"
-        )
-    if out.is_symlink() or (out.exists() and not (out / "Manifest.json").is_file()):
-        raise InvalidInput(f"{out} is no package, and stays as it is; choose another name")
+    _check_place(out, force)
     program, renamed = _program(path, precision, shapes or {}, constants or {})
-    _write(program, renamed, out, precision)
+    _write(program, renamed, out, precision, force)
     if renamed:
         told = "; ".join(f"{kind} {theirs!r} is {ours!r}" for kind, theirs, ours in renamed)
         words = printable(f"{out}: Core ML's names are identifiers, so these changed: {told}")
         logging.getLogger("mlprogram").warning("%s", words)  # to stderr, unless the host says else
     return out
+
+
+def _check_place(out: Path, force: bool) -> None:
+    """Raise InvalidInput where something is that is not to be replaced."""
+    if out.exists() and not force:
+        raise InvalidInput(
+            f"{out} exists; choose another name, or write over it by --force (force=True)"
+        )
+    if os.path.lexists(out):
+        check_replaceable(out)
 
 
 def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mapping):
@@ -112,7 +119,9 @@ def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mappi
     return program, signature.renamed()
 
 
-def _write(program, renamed: list[tuple[str, str, str]], out: Path, precision: Precision) -> None:
+def _write(
+    program, renamed: list[tuple[str, str, str]], out: Path, precision: Precision, force: bool
+) -> None:
     """Run coremltools' passes, and write the package atomically, large weights in several files.
 
     A changed name is kept in the description of its input or output.
@@ -146,4 +155,5 @@ def _write(program, renamed: list[tuple[str, str, str]], out: Path, precision: P
             model.save(str(made))
             shutil.rmtree(model.package_path, ignore_errors=True)  # or it stays till exit
             spread_weights(made)
+            _check_place(out, force)  # again: since the first time minutes may have passed
             exchange(made, out)
