@@ -9,6 +9,7 @@ from ane_book.cli.load import path_of, source_of
 from ane_book.cli.output import keep
 from ane_book.errors import printable
 from mlprogram.cli.check import Annotations, FailOn, Rules, Sarif, annotated, width, write_sarif
+from mlprogram.cli.commands import told_to_end
 from mlprogram.cli.options import AsJson, Why
 from mlprogram.progress import progress_bar
 from mlprogram.terminal import show
@@ -75,7 +76,8 @@ def check(
     if parity or source:
         from ane_book.evidence.parity import check_parity
 
-        held = check_parity(path, source or source_of(package, path))
+        with told_to_end():
+            held = check_parity(path, source or source_of(package, path))
     if bundle:
         _add_text_side(report, bundle, source)
     github = annotated(github)

@@ -2,9 +2,6 @@
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
 
 from _command import end, mlprogram
 from _graphs import Maker, helper, numpy_helper, onnx
@@ -255,29 +252,6 @@ def test_a_command_that_is_told_to_end_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("mlprogram.onnx.graph.spread_weights", end)
     assert mlprogram("convert", path, "--out", tmp_path / "made.mlpackage").returncode == 143
     assert [*tmp_path.iterdir()] == [path]
-
-
-#: The command in a process that is told to end where coremltools looks for torch and catches it.
-ENDED = """
-import os, signal, sys
-from mlprogram.__main__ import main
-
-class Finder:
-    def find_spec(name, *_):
-        if name == "torch" and "coremltools._deps" in sys.modules:
-            sys.meta_path.remove(Finder)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-sys.meta_path.insert(0, Finder)
-main()
-"""
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
-def test_a_command_that_is_told_to_end_while_it_imports_ends(tmp_path):
-    path, out = one_node(tmp_path, node("Relu")), tmp_path / "made.mlpackage"
-    command = [sys.executable, "-c", ENDED, "convert", path, "--out", out, "--no-check"]
-    assert subprocess.run(command).returncode == -signal.SIGTERM and not out.exists()
 
 
 def test_a_file_that_is_not_there_is_told_before_anything_else(tmp_path):

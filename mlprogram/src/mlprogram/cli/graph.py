@@ -48,15 +48,13 @@ def convert_command(
     """
     from mlprogram.onnx.graph import convert_graph
     from mlprogram.package.description import load_inputs
-    from mlprogram.progress import silent_coremltools
 
     if not Path(graph).is_file():
         raise InvalidInput(f"{graph}: not a file")
     if out is None:
         raise InvalidInput(f"name the package to make of {graph}, as in --out model.mlpackage")
     arrays = load_inputs(inputs) if inputs else None  # before the work, should there be none
-    # In this order: where coremltools imports things, it catches whatever a signal raises.
-    with silent_coremltools(), told_to_end():
+    with told_to_end():
         convert_graph(graph, out, precision or "fp16", _parsed(shape or []), force=force)
     print(out, flush=True)
     if check is not False:
