@@ -33,6 +33,7 @@ Parities = Annotated[
 Source = Annotated[str | None, typer.Option(help="With --parity: the weights that it was made of.")]
 
 
+@told_to_end()
 def check(
     package: options.Packages,
     why: Why = False,
@@ -76,8 +77,7 @@ def check(
     if parity or source:
         from ane_book.evidence.parity import check_parity
 
-        with told_to_end():
-            held = check_parity(path, source or source_of(package, path))
+        held = check_parity(path, source or source_of(package, path))
     if bundle:
         _add_text_side(report, bundle, source)
     github = annotated(github)
