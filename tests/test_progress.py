@@ -55,6 +55,7 @@ class Interrupting:
             signal.raise_signal(int(sys.argv[1]))
 
 sys.meta_path.insert(0, Interrupting)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from mlprogram.cli.commands import told_to_end
 from mlprogram.progress import silent_coremltools
 
