@@ -1,7 +1,8 @@
 """Conversations' caches in memory and on disk: what is kept, for whom, and that answers stay."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 import logging
 import os
 from pathlib import Path
@@ -14,7 +15,7 @@ import subprocess
 import sys
 from threading import Event
 
-from _command import chatty_copy, refused, start
+from _command import chatty_copy, end, refused, start
 from _gates import CHAT, chat
 from _long import long_but
 from _patience import HANGING, until
@@ -29,6 +30,7 @@ from ane_serve.pool import bundle_model
 from ane_serve.server import run
 from ane_serve.slots import Slots, whose
 import httpx
+from mlprogram.files import written_whole
 import numpy as np
 import pytest
 
@@ -483,9 +485,12 @@ class TestServer:
         folder, asked, ended = tmp_path / "kept", Event(), Event()
         slots = Slots(0, 1 << 24, folder)
 
-        def slow(descriptor: int) -> None:
-            assert asked.wait(HANGING)
-            ended.wait(1.0)  # a server that does not wait has ended by then
+        @contextmanager
+        def slow(path: Path) -> Iterator[Path]:
+            with written_whole(path) as part:
+                yield part
+                assert asked.wait(HANGING)
+                ended.wait(1.0)  # a server that does not wait has ended by then
 
         def listens() -> bool:
             with suppress(ConnectionRefusedError):
@@ -497,11 +502,12 @@ class TestServer:
             until(listens)
             with suppress(httpx.HTTPError):
                 address = f"http://127.0.0.1:{port}{CHAT}"
-                statuses.append(httpx.post(address, json=chat("x" * 40)).status_code)
-            os.kill(os.getpid(), signal.SIGTERM)
+                asking = {"json": chat("x" * 40), "timeout": HANGING}  # httpx's own is 5 seconds
+                statuses.append(httpx.post(address, **asking).status_code)
+            end()
             asked.set()
 
-        monkeypatch.setattr("mlprogram.files.os.fsync", slow)
+        monkeypatch.setattr("ane_serve.slots.written_whole", slow)  # of no plan that is kept
         monkeypatch.setattr("ane_serve.server.log_lines", lambda: None)
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
